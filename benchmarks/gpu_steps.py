@@ -103,7 +103,7 @@ def this_target() -> Target:
     for target in TARGETS.values():
         if target.description == kind:
             return target
-    raise SystemExit(f"{kind} is no target of duotone's; there are {', '.join(TARGETS)}")
+    raise SystemExit(f"{kind} is not a target of duotone's; there are {', '.join(TARGETS)}")
 
 
 def prepare(folder: Path, model: str, way: str, half: str) -> None:

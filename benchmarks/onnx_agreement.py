@@ -11,7 +11,7 @@ in JAX.
 Operations of one kind are matched in the order of the program by the number of elements of their
 results, as many as can be; where ONNX does not know a size, any fits. An operation of JAX with no
 counterpart is counted as such: it is inside of another one (an exponential in a ``Softmax``) or
-written otherwise (a product with a vector as ``Mul`` and ``ReduceSum``, which are no dot).
+written otherwise (a product with a vector as ``Mul`` and ``ReduceSum``, which are not dots).
 
 Functions: those of ``benchmarks/_onnx_functions.py``, and the forward passes (with loss) of the
 zoo at its smallest size. Errors are relative to the largest element of a result, in ONNX Runtime:

@@ -1,6 +1,6 @@
 """duotone: automatic mixed precision for JAX, as a graph rewrite.
 
-One word changes: ``duotone.grad(loss)`` in the place of ``jax.grad(loss)``; or one line, around any
+One word changes: ``duotone.grad(loss)`` in place of ``jax.grad(loss)``; or one line, around any
 function, ``step = duotone.autocast(step)``, or around the optimizer,
 ``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
 stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
@@ -170,10 +170,10 @@ _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in
 
 
 def _extend_jax() -> None:
-    """Makes duotone's context as soon as JAX is there.
+    """Imports duotone's context once JAX is imported.
 
-    JAX keys its caches by its contexts: one that came first inside of a trace would have that made
-    anew.
+    JAX keys its caches by the values of its contexts, so a context that first appears inside a
+    trace would make JAX trace anew.
     """
     importlib.import_module("duotone._jax")
 

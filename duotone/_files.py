@@ -61,7 +61,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         content: text (written as UTF-8) or bytes.
 
     Raises:
-        WriteError: the file system refuses it, or the path is no regular file.
+        WriteError: the file system refuses it, or the path is not a regular file.
     """
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
@@ -84,7 +84,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
         pieces: its bytes in order; only one piece is in memory at a time.
 
     Raises:
-        WriteError: the file system refuses it, or the path is no regular file.
+        WriteError: the file system refuses it, or the path is not a regular file.
     """
     with explained(path):
         old = _present(path)
@@ -131,7 +131,7 @@ def check_writable(path: Path) -> None:
         path: the file, or a link to it.
 
     Raises:
-        WriteError: the path is no regular file, its folder does not exist or is not writable, or
+        WriteError: the path is not a regular file, its folder does not exist or is not writable, or
             its name is too long.
     """
     with explained(path):
@@ -217,7 +217,7 @@ def _present(path: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(old.st_mode):
-        what = "a folder" if stat.S_ISDIR(old.st_mode) else "no regular file"
+        what = "a folder" if stat.S_ISDIR(old.st_mode) else "not a regular file"
         raise WriteError(f"cannot write {path}: it is {what}. Name a file.")
     return old
 

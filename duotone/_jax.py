@@ -42,7 +42,7 @@ ARRAY_TYPES = frozenset({_array.ArrayImpl})
 """The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
 
 argument_registry = _tree_util.tracing_registry
-"""Flattens as ``jax.jit`` flattens its arguments: a view of a Ref is no leaf."""
+"""Flattens as ``jax.jit`` flattens its arguments: a view of a Ref is not a leaf."""
 
 Literal = _core.Literal
 Primitive = _core.Primitive
@@ -73,34 +73,34 @@ for _name in _OWN:
 
 
 def is_literal(atom: Atom) -> bool:
-    """True if an atom is a constant written into the jaxpr."""
+    """Returns True if an atom is a constant written into the jaxpr."""
     return isinstance(atom, Literal)
 
 
 def open_jaxpr(jaxpr: Any) -> OpenJaxpr:
-    """The jaxpr itself, closed or not (one class from JAX 0.11 on)."""
+    """Returns the jaxpr itself, closed or not (one class from JAX 0.11 on)."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def consts_of(jaxpr: Any) -> Sequence[Any]:
-    """The constants attached to a jaxpr; none for an open one."""
+    """Returns the constants attached to a jaxpr; none for an open one."""
     return getattr(jaxpr, "consts", ())
 
 
 def holds_jaxpr(param: Any) -> bool:
-    """True if an equation's parameter is, or holds, a jaxpr."""
+    """Returns True if an equation's parameter is, or holds, a jaxpr."""
     if isinstance(param, (tuple, list)):
         return any(holds_jaxpr(element) for element in param)
     return hasattr(open_jaxpr(param), "eqns")
 
 
 def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[Any]]:
-    """A jaxpr that holds no constants, as ``remat2`` wants it, and its new first operands."""
+    """Returns a jaxpr without constants, as ``remat2`` wants it, and its new first operands."""
     return _staging.convert_constvars_jaxpr(open_jaxpr(jaxpr)), consts_of(jaxpr)
 
 
 class EquationContext:
-    """Gives what is bound inside an equation's source line, name stack, device and metadata.
+    """Gives operations bound inside an equation's source line, name stack, device, metadata.
 
     A class and not a generator: one is entered for every equation of a program.
     """
@@ -125,7 +125,7 @@ class EquationContext:
 
 @contextlib.contextmanager
 def inlined_call(eqn: Eqn) -> Iterator[None]:
-    """The name stack inside an inlined ``jit`` equation."""
+    """Enters the name stack of an inlined ``jit`` equation."""
     name = eqn.params.get("name", eqn.primitive.name)
     stack = _source_info.current_name_stack() + eqn.source_info.name_stack
     with _source_info.set_name_stack(stack.extend(f"jit({name})")):
@@ -152,7 +152,7 @@ def bind(eqn: Eqn, operands: Sequence[Any], params: dict[str, Any] | None = None
 
 
 def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
-    """As :func:`bind`, but outside of :class:`EquationContext`, which takes time to enter."""
+    """Binds as :func:`bind` does, but outside of :class:`EquationContext`, slow to enter."""
     source = eqn.source_info
     if outer := _source_info.current_name_stack().stack:
         source = source.replace(name_stack=NameStack(outer + source.name_stack.stack))
@@ -164,7 +164,7 @@ def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def _copied(eqn: Eqn, operands: Sequence[Any], source: Any) -> list[Any] | None:
-    """The results of ``eqn``, written into the jaxpr under way as it stands; ``None`` if it cannot.
+    """Returns the results of ``eqn``, copied into the jaxpr under way, or ``None``.
 
     It can if it is a first-order equation without effects and its operands have the types that they
     had. Its results then have the types that they had. Binding would derive these again, in three
@@ -203,7 +203,7 @@ class BoundOnce:
         self._bound: dict[Any, Any] = {}
 
     def __call__(self, function: Callable[..., Any], operands: Sequence[Any], *statics: Any) -> Any:
-        """``function(*operands, *statics)``, one array.
+        """Returns ``function(*operands, *statics)``, one array.
 
         Args:
             function: of operands and statics.
@@ -230,7 +230,7 @@ class BoundOnce:
 
 
 def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
-    """``convert_element_type`` that can also make a value weakly typed."""
+    """Binds ``convert_element_type``, which can also make a value weakly typed."""
     return _primitives.convert_element_type_p.bind(
         operand, new_dtype=np.dtype(dtype), weak_type=weak_type, sharding=None
     )
@@ -241,7 +241,7 @@ NO_SOURCE = "unknown"
 
 
 def source_line(eqn: Eqn) -> str:
-    """``file:line (function)`` of the user's own code, and behind `` > `` of a library it calls."""
+    """Returns the user's ``file:line (function)``, and after `` > `` that of a library it calls."""
     frames = list(_source_info.user_frames(eqn.source_info.traceback))
     own = next((f for f in frames if not LIBRARIES & set(Path(f.file_name).parts)), None)
     lines = [_source_info._summarize_frame(f) for f in dict.fromkeys((own, *frames[:1])) if f]
@@ -249,17 +249,17 @@ def source_line(eqn: Eqn) -> str:
 
 
 def scope_names(stack: NameStack) -> tuple[str, ...]:
-    """The user's name scopes in a name stack, outermost first, without transformations."""
+    """Returns the user's name scopes in a name stack, outermost first, without transformations."""
     return tuple(element.name for element in stack.stack if isinstance(element, _source_info.Scope))
 
 
 def stack_names(stack: NameStack) -> tuple[tuple[str, bool], ...]:
-    """Each name in a name stack, outermost first, and whether it is that of a transformation."""
+    """Returns each name in a name stack, outermost first, and whether it is a transformation's."""
     return tuple((e.name, not isinstance(e, _source_info.Scope)) for e in stack.stack)
 
 
 def scan_layout(eqn: Eqn) -> tuple[int, int]:
-    """Number of constants and of carries among the operands of a ``scan``."""
+    """Returns the number of constants and of carries among the operands of a ``scan``."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = (len(tree) for tree in eqn.params["ft_in"].unpack())
@@ -267,12 +267,12 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
 
 
 def is_jitted(function: Callable[..., Any]) -> bool:
-    """True if a function is one that ``jax.jit`` returned."""
+    """Returns True if a function is one that ``jax.jit`` returned."""
     return hasattr(function, "trace") and hasattr(function, "lower")
 
 
 def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
-    """Positions of the arguments that a program donates which is one ``jit`` and nothing else."""
+    """Returns the positions of the arguments donated by a program that is one ``jit`` only."""
     opened = open_jaxpr(jaxpr)
     if len(opened.eqns) != 1:
         return ()
@@ -283,14 +283,14 @@ def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
 
 
 def is_custom_root(eqn: Eqn) -> bool:
-    """True if an equation is ``jax.lax.custom_root``, which is a primitive of its own from 0.12."""
+    """Checks if an equation is ``jax.lax.custom_root``, a primitive of its own from 0.12."""
     return type(eqn.params.get("_prim")).__name__ == "CustomRoot"
 
 
 def jit_options(eqn: Eqn) -> dict[str, Any]:
-    """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
+    """Returns the arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    Empty if it may be inlined with nothing lost. (Donation: :mod:`duotone.jaxpr.running.run`.)
+    It is empty if inlining loses nothing; :mod:`duotone.jaxpr.running.run` handles donation.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):
@@ -305,19 +305,19 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
 
 
 def function_name(jaxpr: ClosedJaxpr) -> str:
-    """The name of the function that a jaxpr was traced from; empty if unknown."""
+    """Returns the name of the function that a jaxpr was traced from; empty if unknown."""
     info = getattr(open_jaxpr(jaxpr), "debug_info", None)
     name = getattr(info, "func_name", "") or ""
     return name if name.isidentifier() else ""
 
 
 def is_concrete(value: Any) -> bool:
-    """True if the elements of ``value`` can be read now, on this process."""
+    """Returns True if the elements of ``value`` can be read now, on this process."""
     return not isinstance(value, Tracer) and getattr(value, "is_fully_addressable", True)
 
 
 def is_operand(leaf: Any) -> bool:
-    """True if JAX traces a leaf that is no array: a Ref, a token, a value of a registered type."""
+    """Checks if JAX traces a leaf that is not an array: a Ref, a token, a registered type."""
     try:
         aval = leaf if isinstance(leaf, _private_core.AbstractValue) else jax.typeof(leaf)
     except (TypeError, ValueError):  # JAX knows no such type
@@ -326,13 +326,13 @@ def is_operand(leaf: Any) -> bool:
 
 
 def known_primitives() -> frozenset[str]:
-    """The names of all primitives that JAX exports."""
+    """Returns the names of all primitives that JAX exports."""
     exported = [getattr(_primitives, name) for name in dir(_primitives)]
     return frozenset(primitive.name for primitive in exported if isinstance(primitive, Primitive))
 
 
 def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
-    """The keyword arguments with which ``jax.shard_map`` makes this equation again."""
+    """Returns the keyword arguments with which ``jax.shard_map`` makes this equation again."""
     params = eqn.params
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
     return {
@@ -345,24 +345,24 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
 
 
 def same_type(a: Any, b: Any) -> bool:
-    """True if two avals agree in shape, dtype and weak type."""
+    """Returns True if two avals agree in shape, dtype and weak type."""
     return all(getattr(a, n, None) == getattr(b, n, None) for n in ("shape", "dtype", "weak_type"))
 
 
 def has_sharded_type(aval: Any) -> bool:
-    """True if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
     return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
 def platform_to_paint_for() -> str:
-    """Name of the platform that a trace is for: that of an assumed device, else the default's."""
+    """Returns the platform that a trace is for: an assumed device's, else the default's."""
     device = assumed_device.value
     return jax.default_backend() if device is None else device.platform
 
 
 def cuda_plugin() -> str | None:
-    """The module of JAX's CUDA plugin, or ``None`` if it is not installed."""
+    """Returns the module of JAX's CUDA plugin, or ``None`` if it is not installed."""
     for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
         with contextlib.suppress(ModuleNotFoundError):
             if importlib.util.find_spec(name) is not None:
@@ -371,7 +371,7 @@ def cuda_plugin() -> str | None:
 
 
 def load_cuda_plugin() -> None:
-    """Registers JAX's CUDA plugin if JAX has not: it gives up where there is no driver.
+    """Registers JAX's CUDA plugin, unless JAX has; JAX gives up without a driver.
 
     Set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before.
     """
@@ -382,12 +382,12 @@ def load_cuda_plugin() -> None:
 
 
 def trace_context() -> Any:
-    """The settings of JAX that a trace depends on, hashable: part of the key of ``jit`` caches."""
+    """Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
     return _config.trace_context()
 
 
 def outside_of_traces() -> contextlib.AbstractContextManager[None]:
-    """Inside, operations on arrays run now, whatever trace is under way.
+    """Runs the operations of a block on arrays now, whatever trace is under way.
 
     ``jax.ensure_compile_time_eval`` does not do that in an eager ``shard_map``.
     """
@@ -395,6 +395,6 @@ def outside_of_traces() -> contextlib.AbstractContextManager[None]:
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """``function`` under another name, which JAX shows in profiles and error messages."""
+    """Returns ``function`` under another name, which JAX shows in profiles and errors."""
     function.__name__ = function.__qualname__ = name
     return function

@@ -151,7 +151,7 @@ class CompilationError(DuotoneError, RuntimeError):
 
 
 class TraceError(DuotoneError, ValueError):
-    """A profile cannot be made, or a file is no trace of JAX's profiler."""
+    """A profile cannot be made, or a file is not a trace of JAX's profiler."""
 
 
 class GraphDefError(ArgumentError):

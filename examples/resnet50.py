@@ -94,7 +94,7 @@ def read_example(record):
             label = sum((byte & 127) << (7 * place) for place, byte in enumerate(label))
         return io.BytesIO(fields(fields(features[b"image/encoded"], 1)[0], 1)[0]), label
     except Exception as error:
-        raise BadInput(f"a record is no Example with an image and a label: {error!r}") from error
+        raise BadInput(f"a record needs an image and a label as an Example: {error!r}") from error
 
 
 def decode(size, example, rng):

@@ -169,7 +169,7 @@ def judged(half: str, record: dict[str, Any]) -> dict[str, Cell]:
     for start in SEEDS:
         error = found["duotone"][start]["gradient"]
         by_hand = BY_HAND_FACTOR * found["by hand"][start]["gradient"]
-        # NaN by hand is no yardstick: then the fixed limit stands alone.
+        # NaN by hand is not a yardstick: then the fixed limit stands alone.
         limit = by_hand if by_hand > fixed else fixed
         limit = min(limit, LOST) if start == "settled" else limit
         cells[start] = Cell(error, limit, "fixed" if error <= fixed else "by hand")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from duotone.devices.table import TABLE  # noqa: E402
-from duotone.precision.optimize.optimizations import REGISTRY, Entry  # noqa: E402
+from duotone.precision.optimize.optimizations import REGISTRY, RegistryRow  # noqa: E402
 
 PAGE = ROOT / "docs" / "optimizations.md"
 _HEAD = """\
@@ -58,7 +58,7 @@ def page() -> str:
     return "\n".join([_HEAD, *map(_section, REGISTRY)])
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: RegistryRow) -> str:
     devices = ", ".join(name for name, row in TABLE.items() if entry.name in row.optimizations)
     return (
         f"## {entry.name}\n\n```text\n{entry.identity}\n```\n\n"

@@ -78,7 +78,7 @@ def test_examples_are_at_most_200_lines():
 
 
 def test_a_base_is_taken_up_and_one_that_is_none_refused(tmp_path, capsys):
-    """The adapters of a run are no base, nor is a folder of nothing, nor one of other adapters."""
+    """A run's adapters, an empty folder and other adapters are refused as a base."""
     example, small = load("fine_tune"), SMALL["fine_tune"]
     one, two = tmp_path / "one", tmp_path / "two"
     example.train(precision="float32", checkpoints=one, **small)

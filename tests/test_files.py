@@ -141,7 +141,7 @@ def test_a_really_full_disk(tmp_path, way):
 def test_a_device_is_not_replaced(tmp_path, way):
     os.mkfifo(tmp_path / "pipe")
     for write in (check_writable, lambda p: write_atomically(p, "text")):
-        with pytest.raises(WriteError, match=r"pipe: it is no regular file\. Name a file"):
+        with pytest.raises(WriteError, match=r"pipe: it is not a regular file\. Name a file"):
             write(tmp_path / "pipe")
         with pytest.raises(WriteError, match="it is a folder"):
             write(tmp_path)

@@ -207,7 +207,7 @@ def test_grad_commutes(program: Program) -> None:
 
 @pytest.mark.parametrize("name", sorted(STEPS))
 def test_every_step_can_be_half(name: str) -> None:
-    """The programs are no good if nothing in them is painted."""
+    """The programs prove nothing if nothing in them is painted."""
     function: Callable[..., Any] = Program((("dot", 0, 0), (name, 0, 1), ("dot", 0, 0)))
     record = duotone.explain(function, *arguments(), dtype="float16")
     assert record.summary.allow_half == record.summary.allow_total > 0

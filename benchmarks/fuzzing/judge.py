@@ -48,7 +48,7 @@ _NOT_SMALLER = 1e-4
 _NO_DIGIT = 0.5
 """An error as large, relative to what is wrong, leaves no digit."""
 _COUNTED = 0.2
-"""Share of the draws in which a result that is not finite is no accident, beyond naive half's."""
+"""Share of the draws in which a result that is not finite counts, beyond naive half's."""
 _TIMES_NAIVE = 2.0
 """A pole that half numbers hit (1 / (x - 3), say) is hit by either way, in other draws: duotone's
 results must be not finite more than twice as often."""

@@ -45,7 +45,7 @@ class Program:
 
 
 def module(name: str) -> Any:
-    """A library that is no dependency: imported when a program is made."""
+    """A library that is not a dependency: imported when a program is made."""
     return importlib.import_module(name)
 
 

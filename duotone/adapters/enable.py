@@ -92,7 +92,7 @@ def enable_mixed_precision_graph_rewrite(
         dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
             the default device when training starts; if there is none, nothing is rewritten.
             ``float32`` is the same as ``enabled=False``.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
         enabled: False rewrites and scales nothing. An Optax optimizer then has the same methods and
@@ -103,7 +103,7 @@ def enable_mixed_precision_graph_rewrite(
         The wrapped optimizer.
 
     Raises:
-        ArgumentTypeError: `opt` is no optimizer, or an argument has the wrong type.
+        ArgumentTypeError: `opt` is not an optimizer, or an argument has the wrong type.
         ArgumentError: `opt` is wrapped already, or an argument is out of range.
 
     Example:
@@ -159,7 +159,7 @@ def optimizer_from_environment(
     policy: Policy | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """An optimizer that the environment switches to mixed precision.
+    """Returns an optimizer that the environment switches to mixed precision.
 
     With ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` or ``DUOTONE_ENABLE=1`` this is
     :func:`enable_mixed_precision_graph_rewrite`; ``..._GRAPH_REWRITE=1`` and
@@ -175,7 +175,7 @@ def optimizer_from_environment(
         loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; ``DUOTONE_LOSS_SCALE``
             replaces ``"dynamic"``.
         dtype: ``float16`` or ``bfloat16``; None reads ``DUOTONE_DTYPE``, then asks the device.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped.
 
     Returns:
@@ -215,7 +215,7 @@ def _wrapped(
     rewrite: bool,
     scale: bool,
 ) -> Any:
-    """The optimizer, wrapped by the adapter of its library."""
+    """Returns the optimizer, wrapped by the adapter of its library."""
     if _is_keras(opt):
         if is_off(ENABLE, dtype):
             return opt
@@ -240,7 +240,7 @@ MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 
 
 def _is_keras(opt: Any) -> bool:
-    """True for a Keras optimizer, or a class of optimizers (which the adapter refuses)."""
+    """Returns True for a Keras optimizer, or a class of them (which the adapter refuses)."""
     optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
     base = getattr(optimizers, "Optimizer", None)
     if not isinstance(base, type):

@@ -41,7 +41,7 @@ class _Borrowed:
 
 
 def reference(fn: Any, forget: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
-    """A weak reference to a function, or a strong one if Python allows no weak reference."""
+    """Returns a reference to a function: weak, unless Python allows only a strong one."""
     try:
         if isinstance(fn, types.MethodType):
             return weakref.WeakMethod(fn, forget)
@@ -55,7 +55,7 @@ class GradientFunctions:
 
     Args:
         dtype: the half type, as for :func:`duotone.autocast`.
-        policy: what may be painted, as for :func:`duotone.autocast`.
+        policy: which operations may be painted, as for :func:`duotone.autocast`.
         axes: mapped axes over which the finite check agrees, or None.
         rewrite: whether they are rewritten at all. If ``dtype`` is float32, they are switched off,
             and an outer rewrite does not change them either.
@@ -76,7 +76,7 @@ class GradientFunctions:
         self._compiled = 0
 
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
-        """``autocast(scaled_value_and_grad(loss_fn, …))``, the same object every time.
+        """Returns ``autocast(scaled_value_and_grad(loss_fn, …))``, each time the same object.
 
         Args:
             loss_fn: returns the loss, or a pair with `has_aux`.
@@ -127,7 +127,7 @@ class GradientFunctions:
 
 
 def identity(fn: Any) -> tuple[int, int]:
-    """A key for a function; Python makes a new object for a bound method at every access."""
+    """Returns a key for a function; Python makes a new bound method at every access."""
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), id(fn.__func__)
     return id(fn), 0

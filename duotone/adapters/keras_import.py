@@ -25,7 +25,7 @@ class _Optimizer:
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The wrapped optimizer of a config; Keras calls it.
+        """Returns the wrapped optimizer of a config; Keras calls it.
 
         Args:
             config: the result of ``LossScaleOptimizer.get_config``.

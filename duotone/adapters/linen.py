@@ -41,8 +41,8 @@ except ImportError as error:
 class TrainState(train_state.TrainState):
     """``flax.training.train_state.TrainState`` in mixed precision.
 
-    Same fields, same ``create`` and ``apply_gradients``; it may be subclassed to hold more, it
-    serializes (``flax.serialization``, Orbax), and nothing in it is a traced value. A step whose
+    It has the same fields, ``create`` and ``apply_gradients``. You may subclass it to add fields.
+    It serializes with ``flax.serialization`` and Orbax, and holds no traced values. A step whose
     gradients are not finite is skipped::
 
         @jax.jit
@@ -73,7 +73,7 @@ class TrainState(train_state.TrainState):
         (1, 32768.0)
     """
 
-    # A frozen dataclass: no code can put a bare optimizer here by way of the base class.
+    # This is a frozen dataclass, so no code can put a bare optimizer here through the base class.
     tx: MixedPrecisionOptimizer = struct.field(pytree_node=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
@@ -88,7 +88,7 @@ class TrainState(train_state.TrainState):
         policy: Policy | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A state at step 0.
+        """Returns a state at step 0.
 
         Args:
             apply_fn: usually ``model.apply``.
@@ -102,7 +102,7 @@ class TrainState(train_state.TrainState):
             **kwargs: the fields of a subclass.
 
         Raises:
-            ArgumentTypeError: ``tx`` is no optimizer.
+            ArgumentTypeError: ``tx`` is not an optimizer.
             ArgumentError: ``tx`` is wrapped already, and settings are given too; the parameters
                 hold fp8 scales.
         """
@@ -114,8 +114,8 @@ class TrainState(train_state.TrainState):
             )
         wrapped = wrapped_once(tx, loss_scale, dtype, policy, "TrainState")
         state = super().create(apply_fn=apply_fn, params=params, tx=wrapped, **kwargs)
-        # An array from the beginning: the type of an argument that changes after the first step
-        # would compile the step twice.
+        # This is an array from the beginning: if its type changed after the first step, JAX would
+        # compile the step twice.
         state = state.replace(step=jnp.zeros((), jnp.int32))
         _make_serializable(type(state.loss_scale))
         return state
@@ -128,10 +128,10 @@ class TrainState(train_state.TrainState):
     def compute_gradients(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
     ) -> ScaledGrad:
-        """Loss and gradients, in mixed precision, with the loss scaled inside.
+        """Computes the loss and its gradients in mixed precision, with the loss scaled inside.
 
         Args:
-            loss_fn: called as ``loss_fn(params, *args, **kwargs)``; gives a floating scalar, or a
+            loss_fn: called as ``loss_fn(params, *args, **kwargs)``; returns a floating scalar, or a
                 pair ``(loss, aux)`` with ``has_aux``.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
@@ -147,7 +147,7 @@ class TrainState(train_state.TrainState):
     def calibrate(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
     ) -> Calibration:
-        """Measures a batch, and paints the steps after by it; see ``calibrate`` of the optimizer.
+        """Measures a batch, and paints later steps by it; see ``calibrate`` of the optimizer.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
@@ -163,10 +163,10 @@ class TrainState(train_state.TrainState):
         )
 
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
-        """The state after a step; after a skipped step only the loss scale is another.
+        """Returns the state after a step; a skipped step changes only the loss scale.
 
         Args:
-            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients.
+            grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients.
             **kwargs: fields to replace, such as ``batch_stats``. A field of arrays keeps its old
                 value when the step is skipped.
 
@@ -194,7 +194,7 @@ class TrainState(train_state.TrainState):
         )
 
     def metrics(self) -> dict[str, float | int | bool | str]:
-        """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
+        """Returns the loss scale and the counts of steps, as numbers on the host."""
         return self.tx.metrics(self.opt_state)
 
     def _check_fields(self, replaced: dict[str, Any]) -> None:
@@ -203,7 +203,7 @@ class TrainState(train_state.TrainState):
         for name in replaced:
             if name not in names:
                 raise ArgumentTypeError(
-                    f"apply_gradients: {name!r} is no field that a step can replace; there are "
+                    f"apply_gradients: {name!r} is not a field that a step can replace; there are "
                     f"{', '.join(sorted(names))}. Subclass TrainState to hold more, and use "
                     "state.replace(...) for what does not depend on the step."
                 )

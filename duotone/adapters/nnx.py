@@ -60,7 +60,7 @@ def autocast(
     policy: Policy | None = None,
     enabled: bool = True,
 ) -> Any:
-    """:func:`duotone.autocast` for functions of NNX objects.
+    """Rewrites a function of NNX objects, as :func:`duotone.autocast` rewrites others.
 
     Arguments and results may contain modules, optimizers, metrics, Rngs and variables anywhere. The
     function's changes to them take effect: parameters, optimizer state, batch statistics, random
@@ -74,7 +74,7 @@ def autocast(
         fn: the function. If it is a module or a method of one, the module is lifted too, as the
             first argument. If omitted, a decorator is returned.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device.
-        policy: what may be painted.
+        policy: which operations may be painted.
         enabled: ``False`` is the same as ``dtype="float32"``: the returned function runs ``fn``
             unchanged, even inside another rewrite.
 
@@ -119,7 +119,7 @@ def explain(
     policy: Policy | None = None,
     **kwargs: Any,
 ) -> api.Explanation:
-    """:func:`duotone.explain` for functions of NNX objects; nothing in them is changed.
+    """Calls :func:`duotone.explain` on a function of NNX objects, and changes nothing in them.
 
     Args:
         fn: the function, not one that :func:`autocast` returned.
@@ -152,7 +152,7 @@ def blame(
     policy: Policy | None = None,
     **kwargs: Any,
 ) -> Blame:
-    """:func:`duotone.blame` for functions of NNX objects; nothing in them is changed.
+    """Calls :func:`duotone.blame` on a function of NNX objects, and changes nothing in them.
 
     Args:
         step: the function; it may call rewritten programs, like a step with a wrapped optimizer.
@@ -178,7 +178,7 @@ def blame(
 
 
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function of split objects, and the objects that come before the caller's arguments."""
+    """Returns a function of split objects, and the objects that precede the user's arguments."""
     check_callable("autocast", fn)
     function, first = unbound(fn)
 
@@ -193,7 +193,7 @@ def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A module, or a method of one, as a function whose first argument is the module."""
+    """Returns a module, or a method of one, as a function whose first argument is the module."""
     if is_object(fn) and callable(fn):
         return type(fn).__call__, (fn,)
     if inspect.ismethod(fn) and is_object(fn.__self__):
@@ -202,23 +202,23 @@ def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def is_object(thing: Any) -> bool:
-    """True for an NNX object, which may be changed in place."""
+    """Returns True for an NNX object, which may be changed in place."""
     return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
 
 
 def modules_in(tree: Any) -> list[nnx.Module]:
-    """The outermost modules in a tree."""
+    """Returns the outermost modules in a tree."""
     objects = jax.tree.leaves(tree, is_leaf=is_object)
     return [thing for thing in objects if isinstance(thing, nnx.Module)]
 
 
 def only_objects(tree: Any) -> Any:
-    """A tree with its NNX objects, and ``None`` for all other leaves."""
+    """Returns a tree with its NNX objects, and ``None`` for all other leaves."""
     return jax.tree.map(lambda x: x if is_object(x) else None, tree, is_leaf=is_object)
 
 
 def split_objects(tree: Any) -> Any:
-    """A tree with each NNX object split into a static definition and arrays.
+    """Returns a tree with each NNX object split into a static definition and arrays.
 
     Call it inside ``nnx.update_context``.
     """
@@ -227,7 +227,7 @@ def split_objects(tree: Any) -> Any:
 
 
 def split_in(context: nnx.SplitContext, tree: Any) -> Any:
-    """:func:`split_objects` in an open context, which remembers the objects it has seen."""
+    """Calls :func:`split_objects` in an open context, which remembers the objects it has seen."""
 
     def split(thing: Any) -> Any:
         if not is_object(thing):
@@ -239,7 +239,7 @@ def split_in(context: nnx.SplitContext, tree: Any) -> Any:
 
 
 def merge_objects(tree: Any, *, inner: bool) -> Any:
-    """A tree with its NNX objects merged: new objects inside the trace, the user's objects outside.
+    """Returns a tree whose NNX objects are merged: new inside the trace, the user's outside.
 
     Args:
         tree: the result of :func:`split_objects`.
@@ -250,7 +250,7 @@ def merge_objects(tree: Any, *, inner: bool) -> Any:
 
 
 def merge_in(context: nnx.MergeContext, tree: Any) -> Any:
-    """:func:`merge_objects` in an open context."""
+    """Merges as :func:`merge_objects` does, in an open context."""
 
     def merge(node: Any) -> Any:
         return context.unflatten(node.graphdef, *node.states) if _is_split(node) else node

@@ -1,8 +1,8 @@
 """An NNX optimizer with a loss scale, whose step counter does not count skipped steps.
 
 ``flax.nnx.Optimizer`` adds one to ``step`` at each update. A step that is skipped because a
-gradient overflowed was no step: schedules and logs that follow the counter would run ahead of the
-optimizer. :class:`Optimizer` counts the steps that were taken.
+gradient overflowed was not a step: otherwise schedules and logs would run ahead of the optimizer.
+:class:`Optimizer` counts the steps that were taken.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Optimizer(nnx.Optimizer[M]):
 
         loss = optimizer.minimize(loss_fn, model, x, y)
 
-    or, in two parts, to look at the gradients in between::
+    Or do it in two parts, to look at the gradients in between::
 
         out = optimizer.compute_gradients(loss_fn, model, x, y)
         optimizer.update(model, out)
@@ -68,7 +68,7 @@ class Optimizer(nnx.Optimizer[M]):
         graph: as in ``flax.nnx.Optimizer``.
 
     Raises:
-        ArgumentTypeError: ``tx`` is no optimizer.
+        ArgumentTypeError: ``tx`` is not an optimizer.
         ArgumentError: ``tx`` is wrapped already, and a loss scale, dtype or policy is given too.
 
     Example:
@@ -116,7 +116,7 @@ class Optimizer(nnx.Optimizer[M]):
         return self.tx.pins
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """The state of ``tx``, with arrays instead of variables, for a monitor."""
+        """Returns the state of ``tx``, with arrays instead of variables, for a monitor."""
         return self.tx.find_state(nnx.as_pure(self.opt_state))
 
     def compute_gradients(
@@ -128,7 +128,7 @@ class Optimizer(nnx.Optimizer[M]):
         has_aux: bool = False,
         **kwargs: Any,
     ) -> ScaledGrad:
-        """Loss and gradients, in mixed precision, with the loss scaled inside.
+        """Computes the loss and its gradients in mixed precision, with the loss scaled inside.
 
         What ``loss_fn`` changes in ``model`` and in other NNX objects among its arguments is kept
         if the gradients are finite; random streams go on in any case. A variable to which it gives
@@ -200,7 +200,7 @@ class Optimizer(nnx.Optimizer[M]):
         kwargs: dict[str, Any],
         has_aux: bool,
     ) -> tuple[Any, ...]:
-        """The arguments of a call of the wrapped optimizer; inside an update context."""
+        """Returns the arguments of a call of the wrapped optimizer; inside an update context."""
         function, first = unbound(loss_fn)
         with nnx.split_context(TAG) as context:
             definition, params, rest = context.split(model, self.wrt, ...)
@@ -213,7 +213,7 @@ class Optimizer(nnx.Optimizer[M]):
 
         Args:
             model: the model.
-            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients such as
+            grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients such as
                 ``nnx.grad`` gives.
             **kwargs: further arguments of ``tx.update``.
 
@@ -248,7 +248,7 @@ class Optimizer(nnx.Optimizer[M]):
         extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """One training step: :meth:`compute_gradients` and :meth:`update`.
+        """Performs one training step: :meth:`compute_gradients`, then :meth:`update`.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
@@ -266,7 +266,7 @@ class Optimizer(nnx.Optimizer[M]):
         return (out.value, out.aux) if has_aux else out.value
 
     def metrics(self) -> dict[str, float | int | bool | str]:
-        """Loss scale, good and skipped steps, whether the last was taken, the dtype: no arrays."""
+        """Returns the loss scale, the counts of steps and the dtype, without arrays."""
         return self.tx.metrics(nnx.as_pure(self.opt_state))
 
     def _gradients(self, grads: Any) -> Any:
@@ -274,7 +274,7 @@ class Optimizer(nnx.Optimizer[M]):
 
 
 def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
-    """The variables of NNX objects and their values, without random streams."""
+    """Returns the variables of NNX objects and their values, without random streams."""
     return [
         (variable, variable.get_raw_value())
         for _, variable in nnx.iter_graph(tree, graph=True)
@@ -283,7 +283,7 @@ def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
 
 
 def _chosen(finite: Any, new: Any, old: Any) -> Any:
-    """`new` if the step is taken, else `old`; always `new` if their types differ."""
+    """Returns `new` if the step is taken, else `old`; always `new` if their types differ."""
     try:
         return select_tree(finite, new, old)
     except ArgumentError:
@@ -329,7 +329,7 @@ _MOST_KEPT = 64
 
 
 def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
-    """The same pure function for the same ``loss_fn``, so that it is compiled once."""
+    """Returns the same pure function for the same ``loss_fn``, so that it is compiled once."""
     if not callable(loss_fn):
         return loss_fn  # the caller's error says what it must be
     key = (*identity(loss_fn), bool(has_aux))

@@ -12,17 +12,17 @@ from duotone.policy.policy import Policy
 def wrapped_once(
     tx: Any, loss_scale: Any, dtype: Any, policy: Policy | None, who: str
 ) -> MixedPrecisionOptimizer:
-    """A mixed-precision optimizer.
+    """Returns a mixed-precision optimizer.
 
     Args:
         tx: an Optax optimizer, or one that is wrapped already.
         loss_scale: as for :func:`duotone.enable_mixed_precision_graph_rewrite`.
         dtype: ``float16``, ``bfloat16``, or None for the one that is fast on the device.
-        policy: what may be painted.
+        policy: which operations may be painted.
         who: the name of the calling class, for the error.
 
     Raises:
-        ArgumentTypeError: ``tx`` is no optimizer.
+        ArgumentTypeError: ``tx`` is not an optimizer.
         ArgumentError: ``tx`` is wrapped already, and settings other than the defaults are given.
     """
     if not isinstance(tx, MixedPrecisionOptimizer):

@@ -65,7 +65,7 @@ def wrap(
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None.
         dtype: ``float16``, ``bfloat16``, None for the one that is fast on the device, or
             ``float32``: nothing is rewritten or scaled.
-        policy: what may be painted.
+        policy: which operations may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
         scale: whether the loss is scaled; if not, the state keeps `loss_scale` unused.
@@ -145,7 +145,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         has_aux: bool = False,
         **kwargs: Any,
     ) -> ScaledGrad:
-        """Loss and gradients in mixed precision: scaled inside, unscaled in float32 outside.
+        """Computes the loss, scaled inside, and its gradients, unscaled in float32 outside.
 
         Both forward and backward pass are rewritten. Outside ``jit`` the rewritten program is
         compiled once for each `loss_fn` and cached while `loss_fn` is alive.
@@ -164,8 +164,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Raises:
             ArgumentTypeError: a leaf of `params` is not floating; `state` contains no loss scale;
-                `loss_fn` is no function or returns no floating loss.
-            ArgumentError: the loss is no scalar; devices could disagree and no axis is named;
+                `loss_fn` is not a function or returns no floating loss.
+            ArgumentError: the loss is not a scalar; devices could disagree and no axis is named;
                 the state contains several loss scales, or a damaged one.
         """
         wrapped = self._wrapped
@@ -186,7 +186,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
     def apply_gradients(
         self, grads: Any, params: Any, state: Any, /, **extra: Any
     ) -> tuple[Any, MixedPrecisionState]:
-        """One step of the optimizer, unless a gradient is not finite.
+        """Performs one step of the optimizer, unless a gradient is not finite.
 
         Args:
             grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients.
@@ -221,7 +221,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Minimized:
-        """:meth:`compute_gradients` and :meth:`apply_gradients`.
+        """Calls :meth:`compute_gradients`, then :meth:`apply_gradients`.
 
         The optimizer also gets ``value``, ``grad`` and ``value_fn`` (the loss in full precision),
         which optimizers with a line search or a plateau need.
@@ -319,7 +319,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """
         loss_scale = self._wrapped.find(state, "scale_loss").loss_scale
         scaled = loss_scale.scale(loss)
-        # A loss that is no tracer is not being differentiated.
+        # A loss that is not a tracer is not being differentiated.
         if isinstance(scaled, Tracer) and not isinstance(loss_scale, NoLossScale):
             self._wrapped.pending = True
         return scaled
@@ -347,7 +347,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
 
     def metrics(self, state: Any) -> dict[str, Any]:
-        """The numbers of a state, for logs; waits for the device.
+        """Returns the numbers of a state, for logs; waits for the device.
 
         Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.
@@ -377,12 +377,12 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Raises:
             ArgumentError: its loss scale is NaN, infinite or out of its bounds.
-            ArgumentTypeError: it is no state of a mixed-precision optimizer, or is traced.
+            ArgumentTypeError: it is not a state of a mixed-precision optimizer, or is traced.
         """
         self._wrapped.find(state, "check_state", checked=True)
 
     def find_state(self, state: Any) -> MixedPrecisionState:
-        """The state of this optimizer, with the loss scale that is in use.
+        """Returns the state of this optimizer, with the loss scale that is in use.
 
         Args:
             state: the state of this optimizer, or of an outer one.

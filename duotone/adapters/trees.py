@@ -153,7 +153,7 @@ def check_same_leaves(expected: Any, inner: Any) -> None:
 
 
 def _examples(leaves: Any, known: dict[str, Any]) -> int | None:
-    """The length of the first axis that all gradients have and their parameters have not."""
+    """Returns the length of the first axis that all gradients have and no parameter has."""
     lengths = set()
     for path, grad in leaves:
         shape, param = jnp.shape(grad), known.get(keystr(path))
@@ -164,7 +164,7 @@ def _examples(leaves: Any, known: dict[str, Any]) -> int | None:
 
 
 def _trained(params: Any) -> Any:
-    """The parameters that have gradients."""
+    """Returns the parameters that have gradients."""
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 

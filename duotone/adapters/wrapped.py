@@ -66,7 +66,7 @@ class Minimized:
         params: the new parameters, in their own dtypes.
         state: the optimizer's new state.
         loss: the loss before the step, unscaled, as ``loss_fn`` returned it.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+        aux: the auxiliary output of ``loss_fn``; None without ``has_aux``.
     """
 
     params: Any
@@ -113,7 +113,7 @@ class Wrapped:
         return Wrapped, self.settings  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
-        """``init`` of the optimizer; refuses NNX models and optimizers that are wrapped already."""
+        """Calls ``init`` of the optimizer; refuses NNX models and optimizers wrapped already."""
         if (found := nnx_object_in(params)) is not None:
             raise ArgumentTypeError(
                 f"init: params hold a Flax NNX object ({type(found[1]).__name__}), which is "
@@ -129,7 +129,7 @@ class Wrapped:
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
         self._structures.add(jax.tree.structure(inner))
-        # The same leaves for every half type and device, so that checkpoints are portable.
+        # Every half type and device has the same leaves, so that checkpoints are portable.
         return begin(inner, make_loss_scale(self.loss_scale, "float16"))
 
     @property
@@ -140,7 +140,7 @@ class Wrapped:
         return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
 
     def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
-        """The state of this optimizer, with the loss scale in use.
+        """Returns the state of this optimizer, with the loss scale in use.
 
         Args:
             state: the state of this optimizer, or of an outer one.
@@ -190,12 +190,12 @@ class Wrapped:
         return measured
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        """``update`` of the optimizer, from unscaled gradients or a :class:`ScaledGrad`."""
+        """Calls ``update`` of the optimizer with unscaled gradients or a :class:`ScaledGrad`."""
         refuse_accumulation_around()
         return self._step(guarded_update, updates, state, params, extra)
 
     def apply(self, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> Any:
-        """``update``, and the updates added: new parameters and the new state."""
+        """Calls ``update`` and adds the updates: returns new parameters and the new state."""
         return self._step(guarded_apply, grads, state, params, extra)
 
     def _step(
@@ -227,7 +227,7 @@ class Wrapped:
         return result, stored(used, state)
 
     def offer(self, **extra: Any) -> dict[str, Any]:
-        """The extra arguments that the optimizer's ``update`` accepts."""
+        """Returns the extra arguments that the optimizer's ``update`` accepts."""
         return accepted(self.inner, extra)
 
     def refuse_scaled(self, grads: Any) -> None:

@@ -76,7 +76,7 @@ class AdviceRecord:
         return data
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from duotone.advising.advice import AdviceRecord
 from duotone.advising.advice_view import AdviceView
 from duotone.advising.checks.all_checks import found_in
 from duotone.advising.checks.widths import is_half_by_hand
-from duotone.advising.step_model import Argument, StepModel
+from duotone.advising.step_model import StepArgument, StepModel
 from duotone.comparing.comparison import DUOTONE, FLOAT32, WRITTEN
 from duotone.comparing.variants import Forms
 from duotone.devices.half_type import default_device
@@ -153,7 +153,9 @@ def _form_in_words(form: str, model: StepModel) -> str:
     return "The step was analyzed as duotone.autocast rewrites it."
 
 
-def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Argument]:
+def _arguments(
+    forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[StepArgument]:
     """Yields the arrays of the call; weights given to ``autocast`` come first."""
     arrays, _ = flatten_call(forms.name, args, kwargs)
     names, avals = forms.traced.arguments(), _jax.open_jaxpr(forms.traced.jaxpr).invars
@@ -161,7 +163,7 @@ def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> I
     for name, var, layout in zip(names, avals, laid_out, strict=True):
         devices, whole = layout or (1, True)
         shape = tuple(map(str, getattr(var.aval, "shape", ())))
-        yield Argument(name, shape, str(getattr(var.aval, "dtype", "none")), devices, whole)
+        yield StepArgument(name, shape, str(getattr(var.aval, "dtype", "none")), devices, whole)
 
 
 def _layout(array: Any) -> tuple[int, bool] | None:

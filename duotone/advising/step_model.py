@@ -29,7 +29,7 @@ DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Argument:
+class StepArgument:
     """An array that the step takes.
 
     Attributes:
@@ -64,7 +64,7 @@ class StepModel:
     record: Record
     target: Target
     half: str
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[StepArgument, ...] = ()
     results: frozenset[tuple[str, ...]] = frozenset()
     calls: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     programs: int = 1
@@ -132,7 +132,7 @@ class StepModel:
         return bool(self.total) and self.launches >= MOST * self.total
 
     def matters(self, cost: float, least: float = LEAST_SHARE) -> bool:
-        """True if a cost is a large enough share of the step without its launches.
+        """Returns True if a cost is a large enough share of the step without its launches.
 
         The remedy of a step that is too small for the device is a larger batch. Other findings must
         not depend on whether the user applied it.
@@ -229,12 +229,12 @@ def in_half(operation: OperationRecord, half: str) -> OperationRecord:
 
 
 def is_dot(operation: OperationRecord) -> bool:
-    """True if an operation is a floating-point dot or convolution."""
+    """Returns True if an operation is a floating-point dot or convolution."""
     return operation.operation in DOTS and "float" in operation.dtype
 
 
 def multiplies_half(operation: OperationRecord) -> bool:
-    """True if an operation is a dot or convolution with two half operands."""
+    """Returns True if an operation is a dot or convolution with two half operands."""
     pair = operation.operands[:2]
     return is_dot(operation) and len(pair) == 2 and HALF_TYPES.keys() >= set(pair)
 

@@ -96,7 +96,7 @@ def blame(
     Raises:
         ArgumentTypeError: ``step`` is not callable, ``dtype`` not a dtype, ``policy`` no policy, or
             an argument has no data.
-        ArgumentError: ``dtype`` is no half type. Float32 is refused too, since nothing would be
+        ArgumentError: ``dtype`` is not a half type. Float32 is refused too, since nothing would be
             half.
 
     Example:
@@ -309,7 +309,7 @@ class Instrumented:
         )
 
     def is_result_finite(self, rows: Any, position: int) -> bool:
-        """True if a result is finite in float32.
+        """Returns True if a result is finite in float32.
 
         Args:
             rows: the result of :meth:`rows`.
@@ -319,7 +319,7 @@ class Instrumented:
         return site < 0 or math.isinf(rows[site, FULL_TICK])
 
     def _noted(self, kind: RowKind, arrays: list[Any]) -> Any:
-        """The rows of all sites; traced once for each kind, which gives the same sites."""
+        """Returns the rows of all sites; traced once for each kind, which gives the same sites."""
         references = self._references = References(kind, HANDLERS)
         operands = [
             references.note(("argument", k), None, ((name, False),), reference_of(array), ())
@@ -331,7 +331,7 @@ class Instrumented:
 
 
 def _saturates(painted: Any) -> bool:
-    """True if a painted program contains a constant that is too large for its half type."""
+    """Returns True if a painted program contains a constant that is too large for its half type."""
     largest = painted.half.largest
     constants = (value.constant for value in painted.built.graph.values)
     return any(constant is not None and constant.largest > largest for constant in constants)

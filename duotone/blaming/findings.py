@@ -136,7 +136,7 @@ class BlameRecord:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON; numbers that are not finite are ``"NaN"``, ``"Infinity"``, ….
+        """Returns :meth:`to_dict` as JSON; infinities and NaN are texts such as ``"NaN"``.
 
         Example:
             >>> import jax.numpy as jnp, duotone, json

@@ -158,7 +158,7 @@ class Healer:
                 self._look()
             return "The next such step is looked at, and a line will name the operation. "
 
-    # On the device.
+    # These run on the device.
 
     def _watched(self, bad: Any, *flags: Any) -> None:
         """Calls the host if a step overflowed."""
@@ -192,7 +192,7 @@ class Healer:
             return
         jax.debug.callback(functools.partial(self._looked, program), rows, bad)
 
-    # On the host, called back by a step that runs.
+    # These run on the host, called back by a step.
 
     def _overflowed(
         self, bad: Any, finite: Any, last_finite: Any, skipped: Any, good_steps: Any

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from duotone import _jax
-from duotone.blaming.reference_run import MOVING, Site
+from duotone.blaming.reference_run import MOVING, ValueSite
 from duotone.blaming.reference_statistics import COUNT, ERROR, SIZE, UNDERFLOW
 from duotone.graph.graph import UPDATE
 from duotone.ops.entries import names_with
@@ -65,8 +65,8 @@ def errors(run: StepRun) -> np.ndarray:
     return found
 
 
-def _terms(run: StepRun, site: Site, reads: list[int]) -> float:
-    """Returns the greatest magnitude of the terms that a site adds; 0 if it is no sum."""
+def _terms(run: StepRun, site: ValueSite, reads: list[int]) -> float:
+    """Returns the greatest magnitude of the terms that a site adds; 0 if it is not a sum."""
     name = "" if site.eqn is None else site.eqn.primitive.name
     if name in _SUMS:
         return max(map(run.reference, reads), default=0.0)
@@ -100,8 +100,8 @@ def order(run: StepRun, sizes: np.ndarray) -> list[list[int]]:
     return groups
 
 
-def _is_users(site: Site) -> bool:
-    """True if a line of the user's own files makes a value, outside of an optimizer's update."""
+def _is_users(site: ValueSite) -> bool:
+    """Checks if a line of the user's own files makes a value, outside of an optimizer's update."""
     if site.eqn is None:
         return True
     if region_of([name for name, by in site.names if not by]) == UPDATE:
@@ -111,6 +111,6 @@ def _is_users(site: Site) -> bool:
     return not _jax.LIBRARIES & set(Path(first.partition(" > ")[0]).parts)
 
 
-def _moves(site: Site) -> bool:
-    """True if the operation at a site only moves values."""
+def _moves(site: ValueSite) -> bool:
+    """Returns True if the operation at a site only moves values."""
     return site.eqn is not None and site.eqn.primitive.name in MOVING

@@ -38,7 +38,7 @@ _CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Site:
+class ValueSite:
     """A site in the program that makes a value.
 
     Attributes:
@@ -89,7 +89,7 @@ class References:
     """One run of a program and its reference.
 
     Args:
-        kind: what is noted of each value.
+        kind: the kind of row that each value gets.
         handlers: runs an equation with loops or branches, by primitive name.
 
     Attributes:
@@ -104,7 +104,7 @@ class References:
 
     def __init__(self, kind: RowKind, handlers: Mapping[str, Handler]) -> None:
         self.kind, self._handlers = kind, handlers
-        self.sites: list[Site] = []
+        self.sites: list[ValueSite] = []
         self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
         self.notes: dict[int, Note] = {}
         self.left: list[tuple[Sequence[int], Any]] = []
@@ -190,7 +190,7 @@ class References:
             number = self._numbers[key] = len(self.sites)
             found = tuple(dict.fromkeys(read for read in reads if read >= 0))
             shape, loop = reference.plain.shape, self.iteration is not None
-            self.sites.append(Site(eqn, names, str(dtype), shape, found, loop, self._around))
+            self.sites.append(ValueSite(eqn, names, str(dtype), shape, found, loop, self._around))
         self.notes[number] = Note(reference.plain, reference.full, self.tick)
         return Reference(reference.plain, reference.full, number)
 
@@ -314,7 +314,7 @@ def _with_own_types(eqn: Any, operands: Sequence[Reference]) -> list[Any]:
 
 
 def _rounds(eqn: Any) -> bool:
-    """True if an equation rounds float32 to the digits of half."""
+    """Returns True if an equation rounds float32 to the digits of half."""
     if eqn.primitive.name != "reduce_precision":
         return False
     return any(

@@ -210,7 +210,7 @@ def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
 
 
 def _sums(plain: Any, full: Any) -> Any:
-    """Sums of squares of errors and of references, ``float32[values, 2]``."""
+    """Returns the sums of squares of errors and of references, ``float32[values, 2]``."""
     if plain is full:
         return np.zeros((len(full), 2), np.float32)
     reference = full.astype(jnp.float32)
@@ -237,5 +237,5 @@ ERRORS = RowKind(_rows_of_errors, lax.add, np.zeros(2, np.float32))
 
 
 def watched(dtype: Any) -> bool:
-    """True if values of a dtype have rows: half and float32."""
+    """Returns True if values of a dtype have rows: half and float32."""
     return dtype in (jnp.dtype("float16"), jnp.dtype("bfloat16"), jnp.dtype("float32"))

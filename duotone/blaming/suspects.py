@@ -22,7 +22,7 @@ import numpy as np
 from duotone import _jax
 from duotone.blaming import ranking
 from duotone.blaming.findings import BlameRecord, Suspect, Verdict
-from duotone.blaming.reference_run import Site
+from duotone.blaming.reference_run import ValueSite
 from duotone.blaming.reference_statistics import (
     BAD,
     COUNT,
@@ -60,7 +60,7 @@ class StepRun:
         results: sites of the results.
     """
 
-    sites: Sequence[Site]
+    sites: Sequence[ValueSite]
     rows: np.ndarray
     readers: dict[int, set[Names]]
     marked: Sequence[Any]
@@ -96,11 +96,11 @@ class StepRun:
         return relative if math.isfinite(relative) else 0.0
 
     def backward(self, site: int) -> bool:
-        """True if a site is in a backward pass."""
+        """Returns True if a site is in a backward pass."""
         return any(name == "transpose" and by for name, by in self.sites[site].names)
 
     def maker(self, site: int) -> int:
-        """Returns the site whose value a cast to half rounds; the site itself if it is no cast."""
+        """Returns the site whose value a cast to half rounds; for another site, itself."""
         found = self.sites[site]
         if found.eqn is None or found.eqn.primitive.name != "convert_element_type":
             return site
@@ -183,7 +183,7 @@ def _cause(run: StepRun, first: int, scale: float | None, fitting: float | None)
 
 
 def _overflows_before(run: StepRun, first: int) -> bool:
-    """True if the first operation is float32 and reads numbers that are too large for half."""
+    """Checks if the first operation is float32 and reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
         run.reference(k) > run.largest(k) for k in run.sites[first].reads
     )
@@ -312,7 +312,7 @@ def suspect(run: StepRun, site: int) -> Suspect:
     )
 
 
-def _described(run: StepRun, at: Site) -> tuple[str, str, str, str]:
+def _described(run: StepRun, at: ValueSite) -> tuple[str, str, str, str]:
     """Returns the operation, scope, source line and rule of a site."""
     if at.eqn is None:
         return "argument", at.names[0][0], "", ""
@@ -327,7 +327,7 @@ def _described(run: StepRun, at: Site) -> tuple[str, str, str, str]:
     return name, "/".join(scopes), _first_known(_jax.source_line(at.eqn), at), ""
 
 
-def _first_known(source: str, at: Site) -> str:
+def _first_known(source: str, at: ValueSite) -> str:
     """Returns a source line, or that of the nearest enclosing equation if JAX knows none."""
     lines = (source, *map(_jax.source_line, reversed(at.around)))
     return next((line for line in lines if line != _jax.NO_SOURCE), source)

@@ -56,7 +56,7 @@ FoldInputsOption = Annotated[
 
 
 def is_model(path: str | Path) -> bool:
-    """True if a path names an ONNX model."""
+    """Returns True if a path names an ONNX model."""
     return str(path).endswith(".onnx")
 
 

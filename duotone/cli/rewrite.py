@@ -227,7 +227,7 @@ def parse_device(text: str | None) -> Device:
     """Parses ``--device``.
 
     Raises:
-        ArgumentError: the text is no known device; the message names the nearest one.
+        ArgumentError: the text is not a known device; the message names the nearest one.
     """
     from duotone.devices.specifications import TARGETS
     from duotone.tensorflow.devices import DEFAULT_DEVICE, Device

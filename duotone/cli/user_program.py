@@ -94,7 +94,7 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
             raise ArgumentError(f"{where} has no {name}{hint}")
         found = getattr(found, part)
     if not callable(found):
-        raise ArgumentError(f"{program}: {name} is no function but {type(found).__name__}.")
+        raise ArgumentError(f"{program}: {name} is not a function but {type(found).__name__}.")
     if shapes is None:
         return _made(program, found)
     arguments = tuple(_shape(word) for word in re.findall(r"\w+\[[^\]]*\]?|[^\s,]+", shapes))
@@ -140,7 +140,7 @@ def _shape(word: str) -> Any:
     found = _SHAPE.match(word)
     dtype = found and _DTYPES.get(found[1], "") + found[2]
     if found is None or dtype not in _KNOWN:
-        raise ArgumentError(f"--shapes: {word!r} is no shape; write f32[8,16] or i32[].")
+        raise ArgumentError(f"--shapes: {word!r} is not a shape; write f32[8,16] or i32[].")
     sizes = [int(size) for size in found[3].split(",") if size.strip()]
     return jax.ShapeDtypeStruct(sizes, dtype)
 

@@ -146,7 +146,7 @@ def _compare(
 
 
 def _is_json(path: Path) -> bool:
-    """True if a file starts like a JSON object."""
+    """Returns True if a file starts like a JSON object."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -50,8 +50,8 @@ class ComparisonRow:
             results.
         half: the half type of ``"duotone"``; empty if none is fast and for other forms.
         seconds: roofline time of one call; 0 if the device's speed is not known.
-        least_seconds: lower bound of an estimate: dots and convolutions alone. ``None`` if exact.
-        most_seconds: upper bound of an estimate: a separate kernel for each operation. ``None`` if
+        least_seconds: lower bound of an estimate (dots and convolutions alone); ``None`` if exact.
+        most_seconds: upper bound of an estimate (a separate kernel for each operation); ``None`` if
             exact.
         speedup: ``seconds`` of ``"float32"`` over those of this row; ``None`` if not known.
         bytes: bytes moved between kernels and memory.
@@ -205,7 +205,7 @@ class SideBySide:
         return {"function": self.function, "rows": rows, "notes": list(self.notes)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:

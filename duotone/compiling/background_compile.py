@@ -32,7 +32,7 @@ class Pending:
         self._future: concurrent.futures.Future[Any] | None = _THREAD.submit(compile)
 
     def taken(self) -> Any | None:
-        """The program if it is ready, for one caller only; else ``None``.
+        """Returns the program if it is ready, for one caller only; else ``None``.
 
         Raises:
             Exception: the exception of the compilation, once.

@@ -14,7 +14,7 @@ Argument = int | str
 
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], frozenset[Argument]]:
-    """The names of the positional parameters, and the parameters that a call may omit.
+    """Returns the names of the positional parameters, and the parameters that a call may omit.
 
     The latter are both names and positions. Both are empty if Python knows no signature.
 
@@ -37,7 +37,7 @@ def checked_axes(fn: Callable[..., Any], axis: Any) -> Mapping[Argument, int]:
     """Checks the padded axis of each argument.
 
     Raises:
-        ArgumentTypeError: an axis is no number, or an argument is no name or position.
+        ArgumentTypeError: an axis is not a number, or an argument is not a name or position.
         ArgumentError: no argument is named, or one is named twice.
     """
     axes: Mapping[Argument, int] = axis if isinstance(axis, Mapping) else {0: axis}

@@ -84,13 +84,13 @@ class BucketProgram:
         self._run, self.ready = compiled, True
 
     def shapes_at(self, length: int, shapes: Callable[[int], Shapes]) -> Shapes:
-        """The shapes of the results at a length."""
+        """Returns the shapes of the results at a length."""
         if self._slopes is None or length == 0:  # `prepare` did not check length 0
             return shapes(length)
         return _at(self._slopes, self.size - length)
 
     def __call__(self, arrays: Sequence[Any]) -> tuple[list[Any], Results]:
-        """The arrays among the results of a padded call, and the rest."""
+        """Returns the arrays among the results of a padded call, and the rest."""
         assert self._run is not None
         return self._run(arrays)
 
@@ -128,7 +128,7 @@ class Programs:
             )
 
     def of(self, key: Any, size: int, *, larger: bool = False) -> BucketProgram:
-        """The program of a call; a new one if there is none.
+        """Returns the program of a call; a new one if there is none.
 
         Args:
             key: the key of the call.
@@ -161,12 +161,12 @@ class Programs:
             self._kept.pop(key, None)
 
     def is_ready(self, key: Any) -> bool:
-        """True if the program of a call is compiled."""
+        """Returns True if the program of a call is compiled."""
         with self._lock:
             return key in self._kept and self._kept[key].ready
 
     def larger(self, size: int) -> Iterator[int]:
-        """The sizes above ``size`` with a compiled program, in increasing order."""
+        """Yields the sizes above ``size`` with a compiled program, in increasing order."""
         with self._lock:
             found = {program.size for program in self._kept.values() if program.ready}
         return iter(sorted(n for n in found if n > size))
@@ -239,11 +239,11 @@ class ArraysOnly:
         self._fn, self._name = fn, name
 
     def lower(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """The function for these arrays, traced and lowered."""
+        """Returns the function for these arrays, traced and lowered."""
         return jax.jit(self._of(signature)).lower(arrays)
 
     def shapes(self, signature: Signature, arrays: Sequence[Any]) -> Shapes:
-        """The shapes of the results."""
+        """Returns the shapes of the results."""
         made, _ = jax.eval_shape(self._of(signature), arrays)
         return [array.shape for array in made]
 

@@ -157,7 +157,7 @@ class Bucketed:
         return program
 
     def _ready(self, args: Any, kwargs: Any, wanted: _Call) -> _Call:
-        """The call in a larger compiled bucket, while the wanted one is compiled in the background.
+        """Returns the call in a larger compiled bucket while the wanted one is being compiled.
 
         Returns the wanted call if it is compiled, or if no larger bucket is.
         """
@@ -282,7 +282,7 @@ class Bucketed:
     def _changed(
         self, args: Any, kwargs: Any, change: Callable[[Any, int, Argument], Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with ``change(array, axis, argument)`` applied to each declared array."""
+        """Returns the arguments; ``change(array, axis, argument)`` replaces each declared array."""
         new_args, new_kwargs = list(args), dict(kwargs)
         for argument, axis, value in self._declared(args, kwargs):
             new = jax.tree.map(lambda x, a=axis, of=argument: change(x, a, of), value)
@@ -294,7 +294,7 @@ class Bucketed:
         return tuple(new_args), new_kwargs
 
     def _padded(self, args: Any, kwargs: Any, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with their declared axes at another length: padded, or cut."""
+        """Returns the arguments with their declared axes at another length: padded, or cut."""
 
         def change(array: Any, axis: int, argument: Argument) -> Any:
             neutral = self._neutral
@@ -311,7 +311,7 @@ class Bucketed:
         )
 
     def _shapes(self, args: Any, kwargs: Any, length: int) -> list[tuple[int, ...]]:
-        """The shapes of the results at a length."""
+        """Returns the shapes of the results at a length."""
         kwargs = {name: value for name, value in kwargs.items() if name != self._mask}
         args, kwargs = self._changed(args, kwargs, lambda x, axis, _: of_length(x, axis, length))
         args, kwargs = self._own_mask(args, kwargs, length)
@@ -345,7 +345,7 @@ def bucketed(
     first argument to pad, or of each named argument: ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1:
     1}``; all have the same length. sizes: the lengths to pad to: the powers of two, or increasing
     numbers. neutral: the number to pad with, or a dictionary with one for each argument. mask: the
-    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are no
+    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are not
     padding. verify: ``False`` omits the comparison. programs: the number of compiled programs in
     the cache; the least recently used is dropped first. background: if the bucket of a call is not
     compiled, run the call in a larger compiled bucket, if there is one, while one thread compiles

@@ -25,7 +25,7 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     Raises:
         WriteError: the folder is a file, or is not writable.
         ArgumentError: ``min_seconds`` is negative, or the folder has no name.
-        ArgumentTypeError: the folder is no path.
+        ArgumentTypeError: the folder is not a path.
 
     Example:
         >>> import tempfile, duotone

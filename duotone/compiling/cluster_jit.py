@@ -51,7 +51,7 @@ def cluster_jit(
     threads: int | None = None,
     background: bool | None = None,
 ) -> Callable[..., Any]:
-    """A ``jax.jit`` that compiles each group of equal parts of a program once.
+    """Returns a ``jax.jit`` that compiles each group of equal parts of a program once.
 
     A Python loop over layers or time steps leaves copies of its body in the program.
     :func:`duotone.reroll` declines if each copy has its own weights. Here such copies are one
@@ -61,7 +61,7 @@ def cluster_jit(
     clusters are stored. If clusters would not save time, the whole program is compiled, and one
     line on the logger ``duotone`` says why.
 
-    Args: fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
+    Args: fn: any function that JAX can trace; arguments that are not arrays are part of it.
     min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as many.
     max_cluster_size: operations; larger parts are cut. ``None`` cuts no part. exclude_ops: names of
     primitives, such as ``"dot_general"``, each of which becomes a separate cluster.
@@ -128,7 +128,7 @@ def cluster_jit(
 
 @contextlib.contextmanager
 def cluster_scope(name: str) -> Iterator[None]:
-    """Makes the operations traced inside one cluster of :func:`cluster_jit`.
+    """Puts the operations traced inside the block into one cluster of :func:`cluster_jit`.
 
     Their backward pass is another cluster. Outside of :func:`cluster_jit` this does nothing.
 
@@ -225,7 +225,7 @@ class _Runner(Runner):
         return lambda *leaves: (whole(*leaves), results)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Positions of the arrays in donated arguments."""
+        """Returns the positions of the arrays in donated arguments."""
         own = super()._donated(signature, arrays)
         if not self._numbers:
             return own
@@ -247,7 +247,7 @@ def _unchanged(traced: Traced) -> Callable[..., list[Any]]:
 
 
 def _devices(array: Any) -> Any:
-    """The devices of an array, hashable; empty if it is not committed to a device."""
+    """Returns the devices of an array, hashable; empty if it is not committed to a device."""
     if isinstance(array, jax.Array) and array.committed:
         return frozenset(array.devices())
     return ()

@@ -53,7 +53,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ClusterPart:
     """A stretch of a program.
 
     Attributes:
@@ -80,14 +80,14 @@ class Cluster:
 
     Attributes:
         parts: all of them, in the order of the program.
-        passed: indices into :attr:`Part.literals` whose values differ between the parts.
+        passed: indices into :attr:`ClusterPart.literals` whose values differ between the parts.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ClusterPart, ...]
     passed: tuple[int, ...]
 
-    def operands(self, part: Part) -> tuple[int, ...]:
-        """Numbers of the operands of the cluster's program, for one of its parts."""
+    def operands(self, part: ClusterPart) -> tuple[int, ...]:
+        """Returns numbers of the operands of the cluster's program, for one of its parts."""
         return part.reads + tuple(part.literals[index] for index in self.passed)
 
 
@@ -136,13 +136,13 @@ class Clusters:
 
 
 def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
-    """A program in clusters.
+    """Returns a program in clusters.
 
     Args:
         listing: the program.
         sizes: the user's sizes.
     """
-    groups: dict[Hashable, list[Part]] = {}
+    groups: dict[Hashable, list[ClusterPart]] = {}
     for start, end in _stretches(listing, sizes):
         part = _part(listing, start, end)
         groups.setdefault(part.key, []).append(part)
@@ -153,13 +153,13 @@ def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
 
 
 def scope_of(eqn: _jax.Eqn) -> str:
-    """The innermost cluster scope of an equation; empty if there is none."""
+    """Returns the innermost cluster scope of an equation; empty if there is none."""
     names = _jax.scope_names(eqn.source_info.name_stack)
     return next((name for name in reversed(names) if name.startswith(SCOPE)), "")
 
 
 def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
-    """The start and end of each part, in order."""
+    """Yields the start and end of each part, in order."""
     count = len(listing.eqns)
     fixed = _fixed(listing, sizes)
     taken = np.array([bool(label) for label in fixed], bool)
@@ -178,7 +178,7 @@ def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
 
 
 def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
-    """A label for each equation that is in a cluster scope or excluded; empty for all others."""
+    """Returns a label for each equation in a cluster scope or excluded; empty for all others."""
     return [
         f"excluded {position}" if eqn.primitive.name in sizes.excluded else scope_of(eqn)
         for position, eqn in enumerate(listing.eqns)
@@ -186,7 +186,7 @@ def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
 
 
 def _free(taken: np.ndarray, run: CopyRun) -> list[tuple[int, int]]:
-    """The stretches of a run that are not in a part yet."""
+    """Returns the stretches of a run that are not in a part yet."""
     free = ~taken[run.start : run.start + run.length]
     steps = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
     return [(run.start + int(a), run.start + int(b)) for a, b in steps.reshape(-1, 2)]
@@ -230,7 +230,7 @@ def _small_enough(
             low = cut
 
 
-def _part(listing: Listing, start: int, end: int) -> Part:
+def _part(listing: Listing, start: int, end: int) -> ClusterPart:
     base, top = int(listing.first[start]), int(listing.first[end])
     read = listing.operands[listing.slots[start] : listing.slots[end]].tolist()
     outside: dict[int, int] = {}
@@ -248,7 +248,7 @@ def _part(listing: Listing, start: int, end: int) -> Part:
     moving = tuple(listing.offsets.get(position) for position in range(start, end))
     equations = tuple(listing.keys[start:end].tolist())
     key = (equations, moving, tuple(wires), results)
-    return Part(start, end, tuple(outside), tuple(literals), results, key)
+    return ClusterPart(start, end, tuple(outside), tuple(literals), results, key)
 
 
 def _type(listing: Listing, value: int) -> Hashable:
@@ -256,8 +256,8 @@ def _type(listing: Listing, value: int) -> Hashable:
     return aval.shape, str(aval.dtype), bool(aval.weak_type)
 
 
-def _differing(parts: Sequence[Part]) -> tuple[int, ...]:
-    """Indices of the literals that are not the same in all parts."""
+def _differing(parts: Sequence[ClusterPart]) -> tuple[int, ...]:
+    """Returns the indices of the literals that are not the same in all parts."""
     first = parts[0].literals
     return tuple(
         index

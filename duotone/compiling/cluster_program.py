@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
-from duotone.compiling.cluster_parts import Cluster, Clusters, Part, Sizes, find_clusters
+from duotone.compiling.cluster_parts import Cluster, ClusterPart, Clusters, Sizes, find_clusters
 from duotone.compiling.listing import LITERALS, Listing, count_equations, list_program
 
 _INLINED_FROM = 32
@@ -24,7 +24,7 @@ _INLINED_FROM = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class PartRun:
     """One part of a run.
 
     Attributes:
@@ -48,7 +48,7 @@ class ClusterProgram:
             memory of the running part if the compiler reports it.
     """
 
-    def __init__(self, listing: Listing, steps: Sequence[Step], fixed: dict[int, Any]) -> None:
+    def __init__(self, listing: Listing, steps: Sequence[PartRun], fixed: dict[int, Any]) -> None:
         self.most_bytes = _most_bytes(listing, steps)
         self._listing, self._steps, self._fixed = listing, tuple(steps), fixed
         given = _jax.open_jaxpr(listing.jaxpr)
@@ -68,7 +68,7 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """A program in clusters, with its ``jit`` functions inlined.
+    """Returns a program in clusters, with its ``jit`` functions inlined.
 
     Args:
         jaxpr: the program.
@@ -122,7 +122,7 @@ def compile_clusters(
     return ClusterProgram(listing, list(_steps(clusters, compiled, last)), fixed)
 
 
-def _most_bytes(listing: Listing, steps: Sequence[Step]) -> int:
+def _most_bytes(listing: Listing, steps: Sequence[PartRun]) -> int:
     live = {number: listing.bytes_of(number) for number in listing.atoms if LITERALS < number < 0}
     most = sum(live.values())
     for step in steps:
@@ -135,7 +135,7 @@ def _most_bytes(listing: Listing, steps: Sequence[Step]) -> int:
 
 
 def describe(listing: Listing, cluster: Cluster) -> str:
-    """A cluster in words."""
+    """Returns a cluster in words."""
     part = cluster.parts[0]
     where = _jax.source_line(listing.eqns[part.start])
     size = int(listing.weights[part.start : part.end].sum())
@@ -191,7 +191,7 @@ def _evaluated(jaxpr: _jax.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _program(listing: Listing, cluster: Cluster) -> Callable[..., list[Any]]:
-    """The function of a cluster: takes its operands, returns its results."""
+    """Returns the function of a cluster: takes its operands, returns its results."""
     part = cluster.parts[0]
     base = int(listing.first[part.start])
 
@@ -221,7 +221,7 @@ def _as_function(jaxpr: _jax.ClosedJaxpr) -> Callable[..., list[Any]]:
 
 
 def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozenset[int]:
-    """The values that may share their buffer with another value, so that it may not be donated.
+    """Returns values that may share their buffer with another value, so that it may not be donated.
 
     ``jit`` returns an argument itself if a program returns it, and one array for equal results.
     """
@@ -242,22 +242,22 @@ def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozens
 
 def _steps(
     clusters: Clusters, compiled: dict[int, Callable[..., Any]], last: dict[int, int]
-) -> Iterator[Step]:
+) -> Iterator[PartRun]:
     listing = clusters.listing
     for part, cluster in _in_order(clusters):
         base = int(listing.first[part.start])
         makes = tuple(base + offset for offset in part.results)
         drops = [n for n in dict.fromkeys(part.reads) if last.get(n) == part.start]
-        yield Step(compiled[part.start], cluster.operands(part), makes, tuple(drops))
+        yield PartRun(compiled[part.start], cluster.operands(part), makes, tuple(drops))
 
 
-def _in_order(clusters: Clusters) -> list[tuple[Part, Cluster]]:
+def _in_order(clusters: Clusters) -> list[tuple[ClusterPart, Cluster]]:
     pairs = [(part, cluster) for cluster in clusters.clusters for part in cluster.parts]
     return sorted(pairs, key=lambda pair: pair[0].start)
 
 
 def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
-    """By value that may be dropped, the first equation of the part that reads it last."""
+    """Maps each value that may be dropped to the first equation of its last reading part."""
     kept, last = set(clusters.listing.outputs), {}
     for part, _ in _in_order(clusters):
         for number in part.reads:
@@ -269,7 +269,7 @@ def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
 def _given_away(
     listing: Listing, cluster: Cluster, last: dict[int, int], shared: frozenset[int]
 ) -> tuple[int, ...]:
-    """The operands whose buffers all parts may reuse for a result of the same type."""
+    """Returns the operands whose buffers all parts may reuse for a result of the same type."""
     first = cluster.parts[0]
     base = int(listing.first[first.start])
     wanted = collections.Counter(_kind(listing, base + offset) for offset in first.results)
@@ -292,7 +292,7 @@ def _kind(listing: Listing, number: int) -> Any:
 
 
 def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
-    """The constants of the program, and the literals that are operands, on the device."""
+    """Returns the constants of the program, and the literals that are operands, on the device."""
     listing = clusters.listing
     consts = _jax.consts_of(listing.jaxpr)
     values = {-1 - position: const for position, const in enumerate(consts)}
@@ -312,7 +312,7 @@ def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
 
 
 def _device(arrays: Sequence[Any]) -> Any:
-    """The device that arguments are committed to; ``None`` if none is committed."""
+    """Returns the device that arguments are committed to; ``None`` if none is committed."""
     for array in arrays:
         if isinstance(array, jax.Array) and array.committed:
             return next(iter(array.devices()))

@@ -48,7 +48,7 @@ class ClustersRecord:
         live_bytes: the peak of live bytes in the order of the program, including arguments. A
             compiler may find a better order, and stores less if it fuses.
         live_at: the user's source line of the peak.
-        in_clusters: what :func:`duotone.cluster_jit` would do, in words.
+        in_clusters: the effect of :func:`duotone.cluster_jit`, in words.
         whole: the compile times of the traced program, with ``compile=True``.
         ours: the compile times of the rolled program, with ``compile=True``.
     """
@@ -71,7 +71,7 @@ class ClustersRecord:
 def clusters(
     fn: Callable[..., Any], *args: Any, compile: bool = False, **kwargs: Any
 ) -> ClustersRecord:
-    """The repeated parts of a function, and what :func:`duotone.reroll` saves there.
+    """Returns the repeated parts of a function, and what :func:`duotone.reroll` saves there.
 
     Args:
         fn: the function.
@@ -145,7 +145,7 @@ def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
 
 
 def _largest_live_set(listing: Listing) -> tuple[int, int]:
-    """The peak of live bytes, and the equation at the peak."""
+    """Returns the peak of live bytes, and the equation at the peak."""
     count = len(listing.eqns)
     change = np.zeros(count + 2, np.int64)
     makers = np.repeat(np.arange(count), np.diff(listing.first))

@@ -75,7 +75,7 @@ class Copies:
 
 
 def find_copies(listing: Listing, run: CopyRun) -> Copies | None:
-    """The largest part of a run whose copies are linked in the same way.
+    """Returns the largest part of a run whose copies are linked in the same way.
 
     Args:
         listing: the program.
@@ -113,7 +113,7 @@ class _Reads:
         self.distance = np.where(self.linked, self.middle - maker, 0)
 
     def _needs(self, copy: int) -> int:
-        """The earliest first copy of a run that includes this copy."""
+        """Returns the earliest first copy of a run that includes this copy."""
         row = self.table[copy]
         shifted = self.table[self.middle] + (copy - self.middle) * self.made
         maker = np.where(row >= self.base, (row - self.base) // self.made, -1)
@@ -130,7 +130,7 @@ class _Reads:
         return need
 
     def extent(self) -> tuple[int, int]:
-        """The first copy, and one past the last copy."""
+        """Returns the first copy, and one past the last copy."""
         need = max(self._needs(self.middle), self._needs(self.middle + 1))
         if need > self.middle:
             return 0, 0
@@ -143,7 +143,7 @@ class _Reads:
         return need, end
 
     def copies(self, first: int, end: int) -> Copies:
-        """The copies from ``first`` up to ``end``."""
+        """Returns the copies from ``first`` up to ``end``."""
         table = self.table[first:end]
         slots = []
         for column in range(table.shape[1]):
@@ -173,7 +173,7 @@ class _Reads:
 
 
 def phase(listing: Listing, run: CopyRun, period: int) -> int:
-    """Where the first copy of a run starts, so that copies pass the fewest bytes to the next copy.
+    """Returns the start of a run's first copy that passes the fewest bytes between copies.
 
     It counts, over the second copy, the bytes made before an equation and read at or after it.
     """
@@ -195,7 +195,7 @@ def phase(listing: Listing, run: CopyRun, period: int) -> int:
 
 
 def _multiple(listing: Listing, run: CopyRun) -> int:
-    """How many periods make one copy, so that the fewest bytes differ from copy to copy.
+    """Returns how many periods make one copy, so that the fewest bytes differ from copy to copy.
 
     In a time loop over layers, all layers have equal keys, but their weights repeat only with the
     next time step.
@@ -223,7 +223,7 @@ def _multiple(listing: Listing, run: CopyRun) -> int:
 
 
 def slots_of(listing: Listing, copies: Copies) -> Iterator[tuple[int, tuple[Slot, ...]]]:
-    """The equations of one copy, each with its slots."""
+    """Yields the equations of one copy, each with its slots."""
     low = int(listing.slots[copies.start])
     for index in range(copies.period):
         begin = int(listing.slots[copies.start + index]) - low

@@ -12,7 +12,7 @@ microseconds) is short compared to its run."""
 
 
 def jit_is_disabled() -> bool:
-    """True inside ``jax.disable_jit()``, where no program can be compiled ahead of time."""
+    """Returns True in ``jax.disable_jit()``, where no program can be compiled ahead of time."""
     return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -25,7 +25,7 @@ from jax.core import ShapedArray
 
 from duotone import _jax
 from duotone.compiling.copies import Copies, Slot, slots_of
-from duotone.compiling.edits import Added, Read, Result, edited, makers
+from duotone.compiling.edits import Added, AddedResult, Read, edited, makers
 from duotone.compiling.gain import Loop
 from duotone.compiling.listing import LITERALS, Listing
 
@@ -38,14 +38,14 @@ _NO_VALUE = np.iinfo(np.int64).max
 
 
 def peeled(listing: Listing, loops: Iterable[Loop]) -> Listing | None:
-    """A program in which almost-copies before and after loops are completed to copies.
+    """Returns a program in which almost-copies before and after loops are completed to copies.
 
     Args:
         listing: the program.
         loops: the loops of its plan.
 
     Returns:
-        ``None`` if there is no such part.
+        The new program; ``None`` if there is no such part.
     """
     runs = [loop.copies for loop in loops if len(loop.early) < loop.copies.period]
     taken = np.zeros(len(listing.eqns), bool)
@@ -136,14 +136,14 @@ class _Edge(abc.ABC):
 
     @abc.abstractmethod
     def can_separate(self, others: set[int], makers_outside: set[int]) -> bool:
-        """True if the other equations of the part can move to its far side.
+        """Returns True if the other equations of the part can move to its far side.
 
         ``makers_outside`` are the equations outside of the copy that make its operands.
         """
 
     @abc.abstractmethod
     def carried_operand(self, slot: Slot, equation: _Equation) -> Read:
-        """The operand of an added equation that the loop carries from the previous copy."""
+        """Returns the operand of an added equation that the loop carries from the previous copy."""
 
     @abc.abstractmethod
     def link_next_copy(self, made: dict[int, Read]) -> None:
@@ -151,7 +151,7 @@ class _Edge(abc.ABC):
 
     @abc.abstractmethod
     def in_order(self, copy: list[int | Added], others: list[int]) -> list[int | Added]:
-        """The equations of the completed copy and the other equations of the part, in order."""
+        """Returns the equations of the completed copy and the part's other equations, in order."""
 
     @property
     def matched(self) -> set[int]:
@@ -159,7 +159,7 @@ class _Edge(abc.ABC):
         return {at for at in self.found.values() if at is not None}
 
     def is_almost_copy(self) -> bool:
-        """True if only few equations are missing, and the copy can be separated from the rest."""
+        """Checks if only few equations are missing, and the copy can be separated from the rest."""
         listing, copies = self.listing, self.copies
         if any(listing.eqns[eqn.position].effects for eqn in self.model) or not self.match():
             return False
@@ -202,7 +202,7 @@ class _Edge(abc.ABC):
         """Adds an equation like one of the model; puts its results into ``made``."""
         reads = tuple([self._operand(slot, equation, made) for slot in equation.slots])
         added = Added(self.listing.eqns[equation.position], equation.position, reads)
-        made.update({offset: Result(added, i) for i, offset in enumerate(equation.offsets)})
+        made.update({offset: AddedResult(added, i) for i, offset in enumerate(equation.offsets)})
         return added
 
     def _operand(self, slot: Slot, equation: _Equation, made: dict[int, Read]) -> Read:
@@ -214,14 +214,14 @@ class _Edge(abc.ABC):
         """Keeps a found equation, and makes it read the results of added equations."""
         made.update(zip(equation.offsets, self.listing.results(at), strict=True))
         for index, slot in enumerate(equation.slots, int(self.listing.slots[at])):
-            if slot.kind == "inside" and isinstance(made[slot.offset], Result):
+            if slot.kind == "inside" and isinstance(made[slot.offset], AddedResult):
                 self.changed[index] = made[slot.offset]
 
     def _maker(self, value: int) -> int:
         return int(self.made_by[value]) if value >= 0 else -1
 
     def _is_same_operation(self, at: int, equation: _Equation) -> bool:
-        """True if an equation has the key of a model equation and the operands of kind "same"."""
+        """Checks if an equation has the key of a model equation and the operands of kind "same"."""
         listing, position = self.listing, equation.position
         if listing.keys[at] != listing.keys[position] or self.taken[at]:
             return False
@@ -273,7 +273,7 @@ class _Before(_Edge):
         return True
 
     def _matches(self, at: int, equation: _Equation, values: list[int | None]) -> bool:
-        """True if the equation at a position makes these values as the model equation does."""
+        """Checks if the equation at a position makes these values as the model equation does."""
         low = max(0, self.copies.start - _REACH * self.copies.period)
         if not low <= at < self.copies.start or at in self.found.values():
             return False
@@ -288,14 +288,14 @@ class _Before(_Edge):
         )
 
     def _maker_may_match(self, value: int, offset: int) -> bool:
-        """True if the maker of a value may match the model equation of a result."""
+        """Returns True if the maker of a value may match the model equation of a result."""
         equation = next(eqn for eqn in self.model if offset in eqn.offsets)
         at = self._maker(value)
         same = at >= 0 and self.listing.keys[at] == self.listing.keys[equation.position]
         return same or self._accumulates(equation)
 
     def _accumulates(self, equation: _Equation) -> bool:
-        """True if an equation adds to a carried value."""
+        """Returns True if an equation adds to a carried value."""
         name = self.listing.eqns[equation.position].primitive.name
         return name == "add_any" and {s.kind for s in equation.slots} == {"carried", "inside"}
 
@@ -304,7 +304,7 @@ class _Before(_Edge):
         return self.matched.isdisjoint(reads)
 
     def carried_operand(self, slot: Slot, equation: _Equation) -> Read:
-        """Zeros: no copy comes before the first one."""
+        """Returns zeros, since no copy comes before the first one."""
         aval: ShapedArray = self.listing.eqns[equation.position].outvars[0].aval
         zeros = jax.make_jaxpr(lambda: lax.full(aval.shape or (1,), 0, aval.dtype))()
         (eqn,) = _jax.open_jaxpr(zeros).eqns
@@ -313,13 +313,13 @@ class _Before(_Edge):
         if not aval.shape:
             return number
         self.zeros.append(Added(eqn, None, (number,)))
-        return Result(self.zeros[-1])
+        return AddedResult(self.zeros[-1])
 
     def link_next_copy(self, made: dict[int, Read]) -> None:
         index = int(self.listing.slots[self.copies.start])
         for equation in self.model:
             for at, slot in enumerate(equation.slots, index):
-                if slot.kind == "carried" and isinstance(made[slot.offset], Result):
+                if slot.kind == "carried" and isinstance(made[slot.offset], AddedResult):
                     self.changed[at] = made[slot.offset]
             index += len(equation.slots)
 
@@ -366,19 +366,19 @@ class _After(_Edge):
         return None
 
     def _can_add(self, equation: _Equation) -> bool:
-        """True if the operands of a missing equation are known."""
+        """Returns True if the operands of a missing equation are known."""
         return equation.position - self.copies.start not in self.copies.moving and not any(
             slot.kind == "each" or slot.distance > self.copies.count for slot in equation.slots
         )
 
     def _expected(self, slot: Slot, made: dict[int, int]) -> int | None:
-        """The value that the copy must read in a slot; ``None`` if any value will do."""
+        """Returns the value that the copy must read in a slot; ``None`` if any value will do."""
         if slot.kind == "inside":
             return made.get(slot.offset, _NO_VALUE)
         return self._from_run(slot) if slot.kind == "carried" else None
 
     def _from_run(self, slot: Slot) -> int:
-        """The value that the run passes to the copy after it."""
+        """Returns the value that the run passes to the copy after it."""
         copy = self.copies.count - slot.distance
         return self.base + copy * self.results_per_copy + slot.offset
 

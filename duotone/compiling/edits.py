@@ -28,18 +28,18 @@ class Added:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class AddedResult:
     """A result of an added equation."""
 
     of: Added
     index: int = 0
 
 
-Read = int | Result
+Read = int | AddedResult
 
 
 def makers(listing: Listing) -> np.ndarray:
-    """The position of the equation that makes each value, int64[values]."""
+    """Returns the position of the equation that makes each value, int64[values]."""
     return np.repeat(np.arange(len(listing.eqns)), np.diff(listing.first))
 
 
@@ -49,7 +49,7 @@ def edited(
     changed: Mapping[int, Read],
     literals: Mapping[int, _jax.Atom] | None = None,
 ) -> Listing:
-    """A program with the equations of ``order``.
+    """Returns a program with the equations of ``order``.
 
     Args:
         listing: the program.
@@ -76,7 +76,7 @@ def edited(
             renumbered[old.start : old.stop] = np.arange(at, at + len(old))
 
     def number(read: Read) -> int:
-        if isinstance(read, Result):
+        if isinstance(read, AddedResult):
             return begins[read.of] + read.index
         return int(renumbered[read]) if read >= 0 else read
 

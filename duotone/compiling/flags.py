@@ -102,7 +102,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GuideFlag:
-    """A flag of ``XLA_FLAGS`` that guides to XLA name.
+    """A flag of ``XLA_FLAGS`` that guides about XLA mention.
 
     Attributes:
         name: its name, without dashes.
@@ -145,7 +145,7 @@ GUIDE_XLA_FLAGS: tuple[GuideFlag, ...] = (
 
 
 def read_tf_xla_flags(text: str) -> dict[str, str]:
-    """The flags in a value of ``TF_XLA_FLAGS``.
+    """Returns the flags in a value of ``TF_XLA_FLAGS``.
 
     Raises:
         EnvironmentVariableError: a flag is unknown (the message names the nearest), or its value is
@@ -238,14 +238,14 @@ def check_xla_flags(text: str | None = None) -> None:
 
 
 def unknown_xla_flags(text: str) -> list[str]:
-    """The names of the flags that the installed XLA does not know."""
+    """Returns the names of the flags that the installed XLA does not know."""
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _output_of_xla(text) or "")
     words = unknown[1].split() if unknown else []
     return [word.lstrip("-").partition("=")[0] for word in words]
 
 
 def _output_of_xla(text: str) -> str | None:
-    """The errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
+    """Returns the errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
     environment = {**os.environ, "XLA_FLAGS": text, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", "import jax; jax.devices()"]
     try:
@@ -259,7 +259,7 @@ def _output_of_xla(text: str) -> str | None:
 
 @functools.cache
 def _names_of_xla() -> list[str]:
-    """The names of flags that XLA prints if a value is wrong; these are not all flags."""
+    """Returns the names of flags that XLA prints if a value is wrong; these are not all flags."""
     output = _output_of_xla("--xla_dump_hlo_as_text=neither") or ""
     found = re.findall(r"^\t--(\w+)", output, re.MULTILINE)
     return sorted({*found, *(flag.name for flag in GUIDE_XLA_FLAGS if flag.known)})

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from duotone.compiling.copies import Copies
 from duotone.compiling.listing import Listing, aval_bytes
-from duotone.compiling.sources import Source
+from duotone.compiling.sources import IterationSource
 
 LEAST_GAIN = 64
 """The least number of equations that a loop must save: the compiler takes about a millisecond for
@@ -44,18 +44,18 @@ class Loop:
     number: int
     copies: Copies
     reverse: bool
-    sources: dict[int, Source]
+    sources: dict[int, IterationSource]
     windows: dict[int, tuple[int, int, int]]
     early: frozenset[int]
     kept: dict[int, tuple[int, ...]]
 
     def index(self, copy: int) -> int:
-        """The index of a copy in the stacks of the loop."""
+        """Returns the index of a copy in the stacks of the loop."""
         return self.copies.count - 1 - copy if self.reverse else copy
 
 
 def why_not(listing: Listing, loop: Loop) -> str:
-    """Why a loop would cost more than it saves; empty if it would not."""
+    """Returns why a loop would cost more than it saves; empty if it would not."""
     copies = loop.copies
     model = listing.eqns[copies.model : copies.model + copies.period]
     if len(loop.early) < copies.period:
@@ -79,7 +79,7 @@ def why_not(listing: Listing, loop: Loop) -> str:
 
 
 def fresh_bytes(listing: Listing, loop: Loop) -> int:
-    """Bytes that are stacked for a loop and were in no stack before."""
+    """Returns bytes that are stacked for a loop and were in no stack before."""
     return sum(
         source.fresh * listing.bytes_of(source.values[0])
         for source in loop.sources.values()
@@ -97,7 +97,7 @@ def _unread_bytes(listing: Listing, loop: Loop) -> int:
 
 
 def depth(listing: Listing, copies: Copies, offset: int) -> int:
-    """For how many of the last copies a result is available without a stack.
+    """Counts the last copies for which a result is available without a stack.
 
     This is the number of copies for which the loop carries the result. It is at least 1 if the loop
     can carry it for the last copy alone, starting from zeros; random keys have no zeros.

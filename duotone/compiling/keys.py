@@ -31,7 +31,7 @@ class Keys:
         self._kept: list[Any] = []
 
     def of(self, eqn: _jax.Eqn) -> int:
-        """The number of an equation's key."""
+        """Returns the number of an equation's key."""
         params = tuple(
             (name, self._param(value))
             for name, value in eqn.params.items()
@@ -84,7 +84,7 @@ class Keys:
         return type(value), id(value)
 
     def _function(self, value: Any, depth: int) -> Any:
-        """The key of a function: its code and its closure."""
+        """Returns the key of a function: its code and its closure."""
         if type(value).__name__ == "WrappedFun":
             parts = (value.f, value.transforms, value.params)
             return "WrappedFun", tuple([self._param(part, depth + 1) for part in parts])
@@ -104,7 +104,7 @@ class Keys:
         return value.__code__, id(value.__globals__), closed, defaults, named
 
     def _program(self, program: Any) -> Any:
-        """The number of a nested program's structure."""
+        """Returns the number of a nested program's structure."""
         if id(program) in self._programs:
             return self._programs[id(program)]
         opened = _jax.open_jaxpr(program)
@@ -139,9 +139,9 @@ _MOVING = {"slice": ("start_indices", "limit_indices"), "pad": ("padding_config"
 
 
 def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
-    """The start of a ``slice``, or the leading padding of a ``pad``; ``None`` for other equations.
+    """Returns the start of a ``slice`` or the leading padding of a ``pad``, else ``None``.
 
-    Also ``None`` with strides, interior padding or negative padding.
+    Strides, interior padding and negative padding give ``None`` too.
     """
     params = eqn.params
     if eqn.primitive.name == "slice":
@@ -158,7 +158,7 @@ def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
 
 
 def _extent(eqn: _jax.Eqn) -> Any:
-    """A mark instead of the omitted parameters."""
+    """Returns a mark instead of the omitted parameters."""
     return ((f"moving {eqn.primitive.name}", None),)
 
 

@@ -50,32 +50,32 @@ class Listing:
     offsets: dict[int, tuple[int, ...]]
 
     def results(self, position: int) -> range:
-        """Numbers of the results of an equation."""
+        """Returns numbers of the results of an equation."""
         return range(int(self.first[position]), int(self.first[position + 1]))
 
     def reads(self, position: int) -> list[int]:
-        """Numbers of the operands of an equation."""
+        """Returns numbers of the operands of an equation."""
         return self.operands[self.slots[position] : self.slots[position + 1]].tolist()
 
     def bytes_of(self, value: int) -> int:
-        """Size of a value."""
+        """Returns the size of a value."""
         return aval_bytes(self.atoms[value].aval)
 
 
 def aval_bytes(aval: Any) -> int:
-    """Size of a value of this type; 8 bytes per element for types without a size, such as keys."""
+    """Returns the size of a value of this type; 8 bytes an element if it has none (keys)."""
     if not hasattr(aval, "shape"):
         return 0
     return int(np.prod(aval.shape, dtype=np.int64)) * getattr(aval.dtype, "itemsize", 8)
 
 
 def is_reference(aval: Any) -> bool:
-    """True for a mutable reference, which no compiled program can take or return."""
+    """Returns True for a mutable reference, which no compiled program can take or return."""
     return hasattr(aval, "inner_aval")
 
 
 def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
-    """A program as numbers.
+    """Returns a program as numbers.
 
     Args:
         jaxpr: the program.
@@ -129,7 +129,7 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
 def last_uses(
     first: np.ndarray, slots: np.ndarray, operands: np.ndarray, outputs: list[int]
 ) -> np.ndarray:
-    """The last equation that reads each value; see :attr:`Listing.last_use`."""
+    """Returns the last equation that reads each value; see :attr:`Listing.last_use`."""
     count = len(slots) - 1
     readers = np.repeat(np.arange(count), np.diff(slots))
     last = np.full(first[-1], -1, np.int64)
@@ -139,7 +139,7 @@ def last_uses(
 
 
 def _live(opened: _jax.OpenJaxpr) -> list[_jax.Eqn]:
-    """The equations that lead to a result or have an effect."""
+    """Returns the equations that lead to a result or have an effect."""
     needed = {atom for atom in opened.outvars if not _jax.is_literal(atom)}
     live = []
     for eqn in reversed(opened.eqns):
@@ -150,7 +150,7 @@ def _live(opened: _jax.OpenJaxpr) -> list[_jax.Eqn]:
 
 
 def count_equations(eqn: _jax.Eqn) -> int:
-    """The number of equations in an equation, including nested programs, each counted once."""
+    """Returns the number of equations in an equation, each of a nested program counted once."""
     inside = 0
     for param in eqn.params.values():
         for program in param if isinstance(param, (tuple, list)) else (param,):

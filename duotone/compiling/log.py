@@ -65,7 +65,7 @@ def log_compilations(enabled: bool = True) -> None:
 
 
 def asks_for_log(vmodule: str) -> bool:
-    """True if a value of ``TF_CPP_VMODULE`` asks for these lines.
+    """Returns True if a value of ``TF_CPP_VMODULE`` asks for these lines.
 
     Example:
         >>> asks_for_log("auto_mixed_precision=2,xla_compilation_cache=1")

@@ -24,7 +24,7 @@ from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
 from duotone.compiling.gain import LEAST_GAIN, Loop, depth, fresh_bytes, why_not
 from duotone.compiling.listing import LITERALS, Listing, is_reference
 from duotone.compiling.repeats import CopyRun, find_runs
-from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
+from duotone.compiling.sources import IterationSource, Piece, Places, StackKey, find_source, window
 
 _MOVES = frozenset(
     "squeeze reshape expand_dims transpose convert_element_type broadcast_in_dim rev copy "
@@ -67,7 +67,7 @@ class Join:
     """
 
     position: int
-    source: Source
+    source: IterationSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class _Planner:
         self.steps.append(position)
 
     def _loop(self, copies: Copies) -> Loop | str:
-        """The loop that copies become, or the reason why they do not."""
+        """Returns the loop that copies become, or the reason why they do not."""
         if any(not _may_loop(eqn) for eqn in self._model(copies)):
             return "it has references, which a loop cannot carry"
         reverse = self._reverse(copies)
@@ -233,7 +233,7 @@ class _Planner:
         return self.listing.eqns[copies.model : copies.model + copies.period]
 
     def _reverse(self, copies: Copies) -> bool:
-        """True if more bytes are stacked in reverse order than in the order of the copies."""
+        """Checks if more bytes are stacked in reverse order than in the order of the copies."""
         if any(eqn.effects for eqn in self._model(copies)):
             return False
         ahead = back = 0
@@ -256,7 +256,7 @@ class _Planner:
         return found
 
     def _early(self, copies: Copies, windows: dict[int, Any]) -> frozenset[int]:
-        """The equations of a copy that only move stacked values."""
+        """Returns the equations of a copy that only move stacked values."""
         listing, early = self.listing, set(windows)
         base = int(listing.first[copies.start])
         made = {value - base for index in early for value in listing.results(copies.start + index)}
@@ -346,7 +346,7 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
 
 
 def _within(runs: list[CopyRun], low: int, high: int) -> list[CopyRun]:
-    """The parts of runs in a stretch, by decreasing savings."""
+    """Returns the parts of runs in a stretch, by decreasing savings."""
     found = []
     for run in runs:
         start, end = max(run.start, low), min(run.start + run.length, high)

@@ -15,14 +15,14 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.errors import ArgumentError, ArgumentTypeError, shown, with_article
 
 _ULPS = 2**12
 """The largest difference that rounding explains, in ULPs of the largest element."""
 
 
 def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
-    """An array padded along an axis; with NumPy if the array is on the host."""
+    """Returns an array padded along an axis; with NumPy if the array is on the host."""
     more = size - np.shape(array)[axis]
     if more == 0:
         return array
@@ -43,7 +43,7 @@ def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
 
 
 def of_length(array: Any, axis: int, length: int) -> jax.ShapeDtypeStruct:
-    """The type of an array at another length."""
+    """Returns the type of an array at another length."""
     shape = list(np.shape(array))
     shape[axis] = length
     return jax.ShapeDtypeStruct(shape, jax.typeof(array).dtype)
@@ -61,8 +61,8 @@ def _as_type(neutral: Any, dtype: Any) -> Any:
     rounds = jnp.issubdtype(dtype, jnp.inexact)
     if typed is None or typed.ndim or not (rounds or typed == number):
         raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is no {dtype} number; pass one for "
-            "each argument: neutral={'tokens': 0}"
+            f"bucketed: neutral is {shown(neutral)}, which is not {with_article(str(dtype))} "
+            "number; pass one for each argument: neutral={'tokens': 0}"
         )
     return typed
 
@@ -96,20 +96,20 @@ def _corner(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def placement(array: Any) -> Any:
-    """The sharding of a committed array, hashable; ``None`` for other arrays."""
+    """Returns the sharding of a committed array, hashable; ``None`` for other arrays."""
     if isinstance(array, jax.Array) and not isinstance(array, Tracer) and array.committed:
         return array.sharding
     return None
 
 
 def is_deleted(arguments: Any) -> bool:
-    """True if an array among the arguments was donated or deleted."""
+    """Returns True if an array among the arguments was donated or deleted."""
     leaves = jax.tree.leaves(arguments)
     return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
 
 
 def on_host(array: Any) -> np.ndarray:
-    """An array as a NumPy array; for random keys, their data."""
+    """Returns an array as a NumPy array; for random keys, their data."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return np.asarray(array)
@@ -135,7 +135,7 @@ def check_same(mine: Any, theirs: Any, padding: str, remedy: str) -> None:
 
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> str:
-    """How two results differ by more than rounding; empty if they do not."""
+    """Returns how two results differ by more than rounding; empty if they do not."""
     if mine.shape != theirs.shape:
         return f"in shape, {list(mine.shape)} instead of {list(theirs.shape)}"
     if not jnp.issubdtype(theirs.dtype, jnp.inexact):
@@ -156,7 +156,7 @@ def difference(mine: np.ndarray, theirs: np.ndarray) -> str:
 
 
 def checked_sizes(sizes: Any) -> tuple[int, ...] | None:
-    """The sizes of buckets, increasing; ``None`` for powers of two."""
+    """Returns the sizes of buckets, increasing; ``None`` for powers of two."""
     if isinstance(sizes, str):
         if sizes != "pow2":
             raise ArgumentError(f"bucketed: sizes is {sizes!r}; pass 'pow2' or numbers")

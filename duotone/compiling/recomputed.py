@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from duotone.compiling.copies import slots_of
-from duotone.compiling.edits import Added, Read, Result, edited, makers
+from duotone.compiling.edits import Added, AddedResult, Read, edited, makers
 from duotone.compiling.gain import Loop
 from duotone.compiling.listing import Listing
 from duotone.ops.jax import CHEAP
@@ -28,7 +28,7 @@ _EDGES = 2
 
 
 def with_recomputed_values(listing: Listing, loops: Sequence[Loop]) -> Listing | None:
-    """A program whose loops recompute cheap values instead of reading another loop's stacks.
+    """Returns a program whose loops recompute cheap values instead of reading their stacks.
 
     Args:
         listing: the program.
@@ -50,7 +50,7 @@ def with_recomputed_values(listing: Listing, loops: Sequence[Loop]) -> Listing |
 
 
 def _readers(listing: Listing) -> dict[int, list[int]]:
-    """The indices in ``listing.operands`` that read each value."""
+    """Returns the indices in ``listing.operands`` that read each value."""
     found: dict[int, list[int]] = {}
     for index, value in enumerate(listing.operands.tolist()):
         if value >= 0:
@@ -65,7 +65,7 @@ def _values(
     homes: np.ndarray,
     readers: dict[int, list[int]],
 ) -> set[int]:
-    """The results of a loop that other loops recompute, in all copies."""
+    """Returns the results of a loop that other loops recompute, in all copies."""
     copies = loop.copies
     base = int(listing.first[copies.start])
     made = int(listing.first[copies.start + copies.period]) - base
@@ -92,7 +92,7 @@ def _values(
         )
 
     def needed(offset: int, depth: int = 0) -> set[int] | None:
-        """The results to recompute for this one, including it; ``None`` if it is not cheap."""
+        """Returns the results to recompute for this one, including it; ``None`` if not cheap."""
         index, slots = owners[offset]
         cheap = listing.eqns[copies.start + index].primitive.name in CHEAP
         if (
@@ -122,14 +122,14 @@ def _values(
 
 
 def _reads_each(listing: Listing, loop: Loop, operand: int) -> bool:
-    """True if an operand of a loop is a different stacked value in each copy."""
+    """Returns True if an operand of a loop is a different stacked value in each copy."""
     slots = loop.copies.slots
     low = int(listing.slots[loop.copies.start])
     return slots[(operand - low) % len(slots)].kind == "each"
 
 
 def _equations(listing: Listing, operands: Sequence[int]) -> list[int]:
-    """The equation of each operand, given by its index in ``listing.operands``."""
+    """Returns the equation of each operand, given by its index in ``listing.operands``."""
     return (np.searchsorted(listing.slots, operands, side="right") - 1).tolist()
 
 
@@ -140,19 +140,19 @@ def _edited(
     readers: dict[int, list[int]],
     recomputed: set[int],
 ) -> Listing:
-    """The program with these values recomputed in each copy of a loop that reads them."""
+    """Returns the program with these values recomputed in each copy of a loop that reads them."""
     made_by = makers(listing)
     before: dict[int, list[Added]] = {}
     changed: dict[int, Read] = {}
-    done: dict[tuple[int, int, int], Result] = {}
+    done: dict[tuple[int, int, int], AddedResult] = {}
 
-    def make(value: int, at: int, home: tuple[int, int]) -> Result:
+    def make(value: int, at: int, home: tuple[int, int]) -> AddedResult:
         if (*home, value) not in done:
             maker = int(made_by[value])
             reads = [make(v, at, home) if v in recomputed else v for v in listing.reads(maker)]
             added = Added(listing.eqns[maker], maker, tuple(reads))
             before.setdefault(at, []).append(added)
-            done[(*home, value)] = Result(added, value - int(listing.first[maker]))
+            done[(*home, value)] = AddedResult(added, value - int(listing.first[maker]))
         return done[(*home, value)]
 
     uses = sorted((index, value) for value in recomputed for index in readers.get(value, ()))

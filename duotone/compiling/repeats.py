@@ -45,7 +45,7 @@ class CopyRun:
 
 
 def find_runs(keys: np.ndarray, copies: int = 4) -> list[CopyRun]:
-    """All maximal runs of a sequence, by decreasing savings.
+    """Returns all maximal runs of a sequence, by decreasing savings.
 
     Args:
         keys: numbers, int64[n].
@@ -71,7 +71,7 @@ def find_runs(keys: np.ndarray, copies: int = 4) -> list[CopyRun]:
 
 
 def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[CopyRun]:
-    """The runs whose period is above half the size of a window and at most that size."""
+    """Returns the runs whose period is above half the size of a window and at most that size."""
     order = np.argsort(hashes, kind="stable")
     before = np.full(len(hashes), -1)
     same = hashes[order[1:]] == hashes[order[:-1]]
@@ -90,7 +90,7 @@ def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[CopyRun]:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """The numbers with mixed bits (the finalizer of MurmurHash3)."""
+    """Returns the numbers with mixed bits (the finalizer of MurmurHash3)."""
     with np.errstate(over="ignore"):
         numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)

@@ -39,7 +39,7 @@ def reroll(fn: Callable[..., Any]) -> Callable[..., Any]:
     Effects keep their order. Gradients, ``vmap`` and ``jit`` work inside and outside of it.
 
     Args:
-        fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
+        fn: any function that JAX can trace. Arguments that are not arrays are part of the program.
 
     Returns:
         A function of the same arguments and results, compiled at its first call with a signature.

@@ -18,7 +18,7 @@ from duotone import _jax
 from duotone.compiling.copies import slots_of
 from duotone.compiling.listing import Listing
 from duotone.compiling.loop_plan import Loop
-from duotone.compiling.sources import Source, StackKey
+from duotone.compiling.sources import IterationSource, StackKey
 
 Finish = Callable[[Callable[..., Any], Loop, Any, Any], Callable[..., Any]]
 """Takes the body of a loop, the loop, its initial carries and its stacked operands; returns the
@@ -33,16 +33,16 @@ class Values(Protocol):
     stacks: dict[StackKey, Any]
 
     def read(self, value: int) -> Any:
-        """A value by its number."""
+        """Returns a value by its number."""
         ...
 
-    def stacked(self, source: Source) -> Any:
-        """The stacked array of a source."""
+    def stacked(self, source: IterationSource) -> Any:
+        """Returns the stacked array of a source."""
         ...
 
 
 class LoopRun:
-    """One loop."""
+    """Runs one loop."""
 
     def __init__(
         self, run: Values, loop: Loop, wanted: frozenset[StackKey], finish: Finish
@@ -77,7 +77,7 @@ class LoopRun:
                 index += 1
 
     def _chain(self, offset: int, values: tuple[int, ...]) -> int:
-        """The register of a result from ``len(values)`` copies ago."""
+        """Returns the register of a result from ``len(values)`` copies ago."""
         before = -1
         for depth in range(1, len(values) + 1):
             key = (offset, depth, *values[len(values) - depth :])
@@ -109,9 +109,9 @@ class LoopRun:
         self._write_carried(carry)
 
     def _early(self, each: dict[int, Any]) -> dict[int, Any]:
-        """The stacks of the results that are computed before the loop, by offset."""
+        """Returns the stacks of the results that are computed before the loop, by offset."""
         stacks: dict[int, Any] = {}
-        place = 0
+        index = 0
         for position, slots in self.slots:
             if position in self.loop.early:
                 eqn = self.listing.eqns[self.loop.copies.model + position]
@@ -121,11 +121,11 @@ class LoopRun:
                     stacks[offset] = _windows(array, self.loop, position)
                 else:
                     slot = slots[0]
-                    stack = each[place] if slot.kind == "each" else stacks[slot.offset]
+                    stack = each[index] if slot.kind == "each" else stacks[slot.offset]
                     stacks[offset] = jax.vmap(lambda x, eqn=eqn: _jax.bind_again(eqn, [x])[0])(
                         stack
                     )
-            place += len(slots)
+            index += len(slots)
         return stacks
 
     def _hoist(self) -> None:
@@ -172,7 +172,7 @@ class LoopRun:
         read_early = self._offsets_read() & set(early)
         early = {offset: early[offset] for offset in sorted(read_early)}
         used = self._slots_bound()
-        xs = ({place: each[place] for place in each if place in used}, early, moving)
+        xs = ({index: each[index] for index in each if index in used}, early, moving)
         avals = {offset: self.listing.atoms[self.model + offset].aval for offset in self.lasting}
         unset = [jnp.zeros(avals[offset].shape, avals[offset].dtype) for offset in self.lasting]
         init = [*self.first, *unset]
@@ -183,7 +183,7 @@ class LoopRun:
                 made[offset] if before < 0 else carry[before] for offset, before in self.registers
             ]
             after += [made[offset] for offset in self.lasting]
-            ys = [made[offset] for offset in outs] + [carry[self.reads[place]] for place in ins]
+            ys = [made[offset] for offset in outs] + [carry[self.reads[index]] for index in ins]
             return after, ys
 
         return lax.scan(
@@ -202,26 +202,26 @@ class LoopRun:
         return found
 
     def _slots_bound(self) -> set[int]:
-        found, place = set(), 0
+        found, index = set(), 0
         for position, slots in self.slots:
             if position not in self.loop.early:
-                found |= set(range(place, place + len(slots)))
-            place += len(slots)
+                found |= set(range(index, index + len(slots)))
+            index += len(slots)
         return found
 
     def _copy(self, carry: list[Any], each: Any, early: Any, moving: Any) -> dict[int, Any]:
-        """The results of one copy, by offset."""
+        """Returns the results of one copy, by offset."""
         made = {**self.fixed, **early}
-        place = 0
+        index = 0
         for position, slots in self.slots:
-            places = range(place, place + len(slots))
-            place += len(slots)
+            indices = range(index, index + len(slots))
+            index += len(slots)
             results = self.listing.results(self.loop.copies.model + position)
             offsets = [value - self.model for value in results]
             if position in self.loop.early or (offsets and offsets[0] in made):
                 continue
             operands = []
-            for at, slot in zip(places, slots, strict=True):
+            for at, slot in zip(indices, slots, strict=True):
                 if slot.kind == "inside":
                     operands.append(made[slot.offset])
                 elif slot.kind == "carried":
@@ -250,7 +250,7 @@ class LoopRun:
 
 
 def _windows(array: Any, loop: Loop, position: int) -> Any:
-    """Stacked slices of size 1 along an axis."""
+    """Returns stacked slices of size 1 along an axis."""
     axis, start, step = loop.windows[position]
     count = loop.copies.count
     low, high = sorted((start, start + step * (count - 1)))
@@ -260,7 +260,7 @@ def _windows(array: Any, loop: Loop, position: int) -> Any:
 
 
 def _moved(eqn: _jax.Eqn, operands: list[Any], start: Any) -> Any:
-    """A ``slice`` or ``pad`` whose start depends on the iteration."""
+    """Returns a ``slice`` or ``pad`` whose start depends on the iteration."""
     indices = [start[axis] for axis in range(start.shape[0])]
     shape = eqn.outvars[0].aval.shape
     if eqn.primitive.name == "slice":

@@ -21,7 +21,7 @@ from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
 from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
-from duotone.compiling.sources import Piece, Source, StackKey
+from duotone.compiling.sources import IterationSource, Piece, StackKey
 
 Lines = list[Line]
 _LEAST_INSIDE = 64
@@ -29,7 +29,7 @@ _LEAST_INSIDE = 64
 
 
 def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..., list[Any]]:
-    """A program whose repeated parts are loops.
+    """Returns a program whose repeated parts are loops.
 
     Args:
         jaxpr: the program.
@@ -49,7 +49,7 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
 
 
 def best_plan(listing: Listing) -> LoopPlan:
-    """The best plan of a program and of its equivalents with more repeats or fewer stacks.
+    """Returns the best plan of a program and of its equivalents with more repeats or fewer stacks.
 
     Args:
         listing: the program.
@@ -92,7 +92,7 @@ class _Run:
         return [self.read(value) for value in self.listing.outputs]
 
     def read(self, value: int) -> Any:
-        """A value; sliced from a stack if it exists only there."""
+        """Returns a value; sliced from a stack if it exists only there."""
         if value <= LITERALS:
             return self.listing.atoms[value].val
         if value not in self.values:
@@ -121,8 +121,8 @@ class _Run:
             result = jnp.moveaxis(stack, 0, axis).reshape(shape)
         self.values[self.listing.results(join.position)[0]] = result
 
-    def stacked(self, source: Source) -> Any:
-        """The stacked array of a source."""
+    def stacked(self, source: IterationSource) -> Any:
+        """Returns the stacked array of a source."""
         if not source.pieces:
             atoms = [self.listing.atoms[value] for value in source.values]
             numbers = np.stack([np.asarray(atom.val, atom.aval.dtype) for atom in atoms])
@@ -146,7 +146,7 @@ class _Run:
     def _finished(
         self, body: Callable[..., Any], loop: Loop, init: Any, xs: Any
     ) -> Callable[..., Any]:
-        """The body of a loop, with its own repeated parts rerolled."""
+        """Returns the body of a loop, with its own repeated parts rerolled."""
         if loop.copies.period < _LEAST_INSIDE:
             return body
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
@@ -186,7 +186,7 @@ _INSIDE = {
 
 
 def _rolled_inside(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int) -> _jax.ClosedJaxpr:
-    """A nested program, rolled; the same object if nothing becomes a loop."""
+    """Returns a nested program, rolled; the same object if nothing becomes a loop."""
     opened = _jax.open_jaxpr(jaxpr)
     mine: Lines = []
     new = jax.make_jaxpr(rolled(jaxpr, mine, depth))(*[var.aval for var in opened.invars])

@@ -20,7 +20,7 @@ result that was computed for all copies before the loop) and ``split`` (the oper
 ``unstack``)."""
 
 Places = dict[int, list[tuple[StackKey, int]]]
-"""By value, the stacks that contain it, and its index there."""
+"""The stacks that contain each value, with its index there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class IterationSource:
     """A value for each iteration.
 
     Attributes:
@@ -63,8 +63,8 @@ class Source:
         return sum(piece.length for piece in self.pieces if piece.step < 0)
 
 
-def find_source(values: Sequence[int], places: Places) -> Source:
-    """Where to read one value for each iteration.
+def find_source(values: Sequence[int], places: Places) -> IterationSource:
+    """Returns where to read one value for each iteration.
 
     Example:
         >>> stack = (0, "out", 1)
@@ -73,13 +73,13 @@ def find_source(values: Sequence[int], places: Places) -> Source:
     """
     values = tuple(values)
     if all(value <= LITERALS for value in values):
-        return Source(values, ())
+        return IterationSource(values, ())
     pieces, at = [], 0
     while at < len(values):
         piece = _longest(values, at, places)
         pieces.append(piece)
         at += piece.length
-    return Source(values, tuple(pieces))
+    return IterationSource(values, tuple(pieces))
 
 
 def _longest(values: Sequence[int], at: int, places: Places) -> Piece:
@@ -97,7 +97,7 @@ def _longest(values: Sequence[int], at: int, places: Places) -> Piece:
 
 
 def window(offsets: np.ndarray, sizes: Sequence[int]) -> tuple[int, int, int] | None:
-    """The axis, first index and step of slices of size 1 that move along one axis.
+    """Returns the axis, first index and step of slices of size 1 that move along one axis.
 
     Args:
         offsets: the start of each slice, int64[copies, axes].

@@ -22,16 +22,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from duotone.cost.hlo import Array, Computation, Instruction, Program, bits_of
+from duotone.cost.hlo import Array, CompiledProgram, Computation, Instruction, bits_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Dot:
+class CompiledDot:
     """One dot or convolution.
 
     Attributes:
-        types: of operands and result, ``"f16×f16→f32"``; with the type that products are made in
-            where the program names one: ``"f32×f32→f32 as tf32"``.
+        types: the types of operands and result, ``"f16×f16→f32"``; with the type that products are
+            made in where the program names one: ``"f32×f32→f32 as tf32"``.
         flops: operations.
         math: the type that products are made in: ``f16``, ``tf32`` …; ``"default"`` for float32
             operands of which the program asks no precision.
@@ -44,8 +44,10 @@ class Dot:
     passes: int = 1
 
 
-def dots_of(instruction: Instruction, computation: Computation, program: Program) -> Iterator[Dot]:
-    """The dots of an instruction, including those inside its fusion.
+def dots_of(
+    instruction: Instruction, computation: Computation, program: CompiledProgram
+) -> Iterator[CompiledDot]:
+    """Yields the dots of an instruction, including those inside its fusion.
 
     Args:
         instruction: an instruction of ``computation``.
@@ -57,17 +59,17 @@ def dots_of(instruction: Instruction, computation: Computation, program: Program
             yield _dot(nested, inner, flops)
 
 
-def _dot(instruction: Instruction, computation: Computation, flops: float) -> Dot:
+def _dot(instruction: Instruction, computation: Computation, flops: float) -> CompiledDot:
     lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
     result = instruction.arrays[0]
     types = f"{lhs.dtype}×{rhs.dtype}→{result.dtype}"
     wider = max((lhs.dtype, rhs.dtype), key=bits_of)
     if algorithm := _ALGORITHM.search(instruction.attributes):
         named, passes = algorithm[1].lower(), int(algorithm[2] or 1)
-        return Dot(f"{types} as {named}", flops, named, passes)
+        return CompiledDot(f"{types} as {named}", flops, named, passes)
     if wider == "f32" and not _HIGHEST.search(instruction.attributes):
-        return Dot(types, flops, "default")
-    return Dot(types, flops, wider)
+        return CompiledDot(types, flops, "default")
+    return CompiledDot(types, flops, wider)
 
 
 _ALGORITHM = re.compile(
@@ -128,7 +130,7 @@ def _convolution_flops(instruction: Instruction, computation: Computation, targe
 
 
 def _output_features(instruction: Instruction, kernel: Array) -> int:
-    """Size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
+    """Returns the size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
     found = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
     if not found or "o" not in found[1]:
         return 1
@@ -136,12 +138,12 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
 
 
 def _dilation(instruction: Instruction) -> int:
-    """The dilation factor of an operand: one in so many multiplications is with an element."""
+    """Returns the dilation factor of an operand: one in so many products has an element."""
     return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
 def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
-    """The number of products with elements, not with padding or the zeros of a dilated operand.
+    """Returns the number of products with elements, without padding and dilation zeros.
 
     A TPU's compiler may write a pointwise convolution with the kernel as the one element of a
     padded image and the image as the window; then nearly all products are with padding.
@@ -172,7 +174,7 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
 
 
 def _solutions(total: int, *terms: tuple[int, int]) -> int:
-    """In how many ways three terms make ``total``, each a factor times a number below a bound.
+    """Counts the ways in which three terms, each a factor times a small number, make ``total``.
 
     The two numbers with the lowest bounds are tried; the third follows. An image is as long as its
     result, or as a window that is itself an image: one of the three is short.
@@ -188,13 +190,13 @@ def _solutions(total: int, *terms: tuple[int, int]) -> int:
 
 
 def _window_numbers(window: str, name: str) -> list[int]:
-    """One number for each axis of a window, as in ``stride=2x2``."""
+    """Returns one number for each axis of a window, as in ``stride=2x2``."""
     found = re.search(rf"\b{name}=([\dx]+)", window)
     return [int(n) for n in found[1].split("x")] if found else []
 
 
 def backend_config(instruction: Instruction) -> dict:
-    """The backend attributes of an instruction; empty if there are none that can be read."""
+    """Returns the backend attributes of an instruction; empty if none can be read."""
     start = instruction.attributes.find("backend_config=")
     if start < 0:
         return {}

@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 
 _SENT = {
     "all-gather": lambda n: (n - 1) / n,
@@ -65,9 +65,9 @@ class Sending:
 
 
 def sendings_of(
-    instruction: Instruction, computation: Computation, program: Program
+    instruction: Instruction, computation: Computation, program: CompiledProgram
 ) -> Iterator[Sending]:
-    """The collectives of an instruction, including those inside its fusion.
+    """Yields the collectives of an instruction, including those inside its fusion.
 
     Args:
         instruction: an instruction of ``computation``.
@@ -79,7 +79,9 @@ def sendings_of(
             yield _sending(nested, inner, program)
 
 
-def _sending(instruction: Instruction, computation: Computation, program: Program) -> Sending:
+def _sending(
+    instruction: Instruction, computation: Computation, program: CompiledProgram
+) -> Sending:
     kind, share = instruction.opcode, 1.0
     count = _devices(instruction, program)
     if kind == "all-reduce" and _keeps_a_slice(instruction, computation):
@@ -90,7 +92,7 @@ def _sending(instruction: Instruction, computation: Computation, program: Progra
 
 
 def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
-    """True if only slices of a result are read."""
+    """Returns True if only slices of a result are read."""
     read = [
         reader
         for reader in computation.instructions.values()
@@ -105,8 +107,8 @@ def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
     )
 
 
-def _devices(instruction: Instruction, program: Program) -> int:
-    """The number of devices in each group; all devices if the collective names no groups."""
+def _devices(instruction: Instruction, program: CompiledProgram) -> int:
+    """Returns the number of devices in each group; all devices if no groups are named."""
     found = _GROUPS.search(instruction.attributes)
     if found is None:
         return program.partitions

@@ -79,7 +79,7 @@ def _compiled(
     target: Target,
     notes: list[str],
 ) -> tuple[topology.CompileDevices, Any]:
-    """Where the program is compiled, and what came of it; what is sharded, over as many devices."""
+    """Compiles the program for the device, or for as many devices as its shardings name."""
     leaves = jax.tree.leaves((args, kwargs))
     axes = mesh.axes_of([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)])
     found = topology.find(target)
@@ -106,7 +106,7 @@ _WITHOUT_TRITON = {"xla_gpu_enable_triton_gemm": False}
 
 
 def _compile(traced: Any, target: Target, found: topology.CompileDevices, notes: list[str]) -> Any:
-    """A traced function as the compiler makes it; a note where it is not as on the device."""
+    """Compiles a traced function, and notes where the result differs from the device's."""
     lowered = _lower(traced, target)
     options = {**found.options, **target.options}
     try:
@@ -140,7 +140,7 @@ def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) -> Any:
-    """The function with its mesh replaced with one of the target's devices, traced."""
+    """Returns the function with its mesh replaced with one of the target's devices, traced."""
     devices = mesh.mesh_like(axes, found.devices, [*whole.arrays, whole.jaxpr])
     donated = _jax.donated_arguments(whole.jaxpr)
     moved = _jax.named(mesh.over(whole.jaxpr, devices), whole.name)
@@ -150,7 +150,7 @@ def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) 
 
 
 def _text_of(compiled: Any, target: Target) -> str:
-    """The scheduled program."""
+    """Returns the scheduled program."""
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError as error:
@@ -164,7 +164,7 @@ def _text_of(compiled: Any, target: Target) -> str:
 
 
 def _lower(traced: Any, target: Target) -> Any:
-    """The program of a traced function for the platform of a target."""
+    """Returns the program of a traced function for the platform of a target."""
     try:
         return traced.lower(lowering_platforms=(target.platform,))
     except RuntimeError as error:
@@ -185,10 +185,10 @@ def _trace(
     kwargs: dict[str, Any],
     sharding: jax.sharding.Sharding,
 ) -> Any:
-    """``fn`` traced by ``jax.jit``, with all its arrays on the target.
+    """Traces ``fn`` with ``jax.jit``, with all its arrays on the target.
 
     A jitted function is traced itself, so that its options apply. For another function, arguments
-    that are no arrays (a number, a string) are constants, as in ``duotone.autocast``.
+    that are not arrays (a number, a string) are constants, as in ``duotone.autocast``.
     """
     if _jax.is_jitted(fn):
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -211,7 +211,7 @@ def _trace(
 def _flat(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """``fn`` as a function of its arrays alone, all else being constants; and the arrays."""
+    """Returns ``fn`` as a function of its arrays alone, all else constant, and the arrays."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     # A NumPy scalar may be a static argument of a jitted function.
     kinds = _ARRAYS if _jax.is_jitted(fn) else (*_ARRAYS, np.generic)
@@ -231,12 +231,12 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def _is_result(leaf: Any) -> bool:
-    """True if something returned is computed; a name or a number is no part of the program."""
+    """Checks if something returned is computed; a name or a number is not a part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 def _compiler_seconds(compiled: Any) -> float | None:
-    """The compiler's own estimate of the run time, if it makes one."""
+    """Returns the compiler's own estimate of the run time, if it makes one."""
     try:
         analysis = compiled.cost_analysis()
     except (jax.errors.JaxRuntimeError, NotImplementedError):

@@ -25,9 +25,9 @@ class Kernel:
         op: its kind: ``fusion``, ``dot``, ``convolution``, ``copy``, ``custom-call``, …; of a
             fusion that holds a dot or convolution, ``fusion(dot)``.
         bytes: read and written in one run.
-        flops: of its dots and convolutions in one run.
-        dtype: of its dots and convolutions: ``"f16×f16→f32"``; empty without.
-        seconds: of one run, by the roofline; 0 where nothing is known of the device.
+        flops: the FLOPs of its dots and convolutions in one run.
+        dtype: the types of its dots and convolutions, ``"f16×f16→f32"``; empty without any.
+        seconds: the roofline time of one run; 0 if the device's speed is not known.
         runs: how often it runs in one call of the program.
         source: JAX's name of what it was made from: name stack and primitive.
         casts: conversions between float32 and half inside.
@@ -63,8 +63,8 @@ class Collective:
     Attributes:
         kind: ``all-gather``, ``all-reduce``, ``reduce-scatter``, ``all-to-all``, ….
         dtype: XLA's name of what is sent: ``f32``, ``bf16``.
-        devices: of each group that exchanges.
-        bytes: that one device sends in one run, at least.
+        devices: the number of devices in each group.
+        bytes: the bytes that one device sends in one run, at least.
         runs: how often it runs in one call of the program.
         source: JAX's name of what it was made from.
     """
@@ -94,7 +94,7 @@ class ProgramCost:
         compiled_on_device: whether it was compiled for the real device, with autotuning, and not
             for a description.
         bytes: moved between kernels and memory.
-        flops: of dots and convolutions, by operand and result type: ``{"f16×f16→f32": 1e12}``.
+        flops: the FLOPs of dots and convolutions, by types: ``{"f16×f16→f32": 1e12}``.
         dots: number of dots and convolutions that run, by operand and result type.
         kernel_count: number of kernels that run.
         casts: conversions between float32 and half that run, those inside fusions too.
@@ -109,8 +109,8 @@ class ProgramCost:
         kernels: one record for each instruction that runs.
         notes: what the figures leave out, if anything.
         text: the scheduled program.
-        devices: that run it.
-        collectives: what each of them sends to others.
+        devices: the number of devices that run it.
+        collectives: the collective operations of each device.
     """
 
     target: str
@@ -161,7 +161,7 @@ class ProgramCost:
         return half / self.total_flops if self.total_flops else 1.0
 
     def largest(self, count: int = 10, by: str = "bytes") -> tuple[Kernel, ...]:
-        """The kernels that cost most in all their runs.
+        """Returns the kernels that cost most in all their runs.
 
         Args:
             count: how many.
@@ -199,5 +199,5 @@ class ProgramCost:
         return data
 
     def to_json(self, *, kernels: bool = True, text: bool = False) -> str:
-        """:meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(kernels=kernels, text=text), indent=1)

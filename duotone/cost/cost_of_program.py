@@ -11,10 +11,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
-from duotone.cost.arithmetic import Dot, dots_of
+from duotone.cost.arithmetic import CompiledDot, dots_of
 from duotone.cost.collectives import sendings_of
 from duotone.cost.compiled_record import Collective, Kernel
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.cost.traffic import bytes_moved, is_free
 from duotone.cost.trips import Trips, written_trips
@@ -26,7 +26,7 @@ _BODIES = frozenset({"call", "async-start"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Totals:
+class KernelTotals:
     """The sums over the kernels of a program; fields as in ``ProgramCost``."""
 
     bytes: int
@@ -41,8 +41,8 @@ class Totals:
     collectives: tuple[Collective, ...]
 
 
-def cost_of(program: Program, target: Target) -> Totals:
-    """The bytes, FLOPs and seconds of a program.
+def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
+    """Returns the bytes, FLOPs and seconds of a program.
 
     Args:
         program: the result of :func:`duotone.cost.hlo.parse`.
@@ -55,7 +55,7 @@ def cost_of(program: Program, target: Target) -> Totals:
     for types, runs, operations in walk.dots:
         flops[types] += operations * runs  # pyright: ignore[reportArgumentType]
         dots[types] += runs
-    return Totals(
+    return KernelTotals(
         bytes=sum(kernel.total_bytes for kernel in kernels),
         flops=dict(flops),
         dots=dict(dots),
@@ -72,7 +72,7 @@ def cost_of(program: Program, target: Target) -> Totals:
 class _Walk:
     """The walk over a program, with the collected kernels."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: CompiledProgram, target: Target) -> None:
         self.program, self.target = program, target
         self.trips = Trips(program)
         self.notes: list[str] = []
@@ -81,7 +81,7 @@ class _Walk:
         self._channels: set[str] = set()
 
     def kernels(self, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernels of a computation that runs ``runs`` times."""
+        """Yields the kernels of a computation that runs ``runs`` times."""
         for instruction in computation.instructions.values():
             op = instruction.opcode
             if op == "while":
@@ -97,7 +97,7 @@ class _Walk:
                 yield from self._finished(instruction, computation, runs)
 
     def _loop(self, loop: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernels of a loop; its condition runs where the compiler knows no trip count."""
+        """Yields the kernels of a loop; an unknown trip count adds those of its condition."""
         body, condition = (
             self.program.computations[loop.attribute(key).lstrip("%")]
             for key in ("body", "condition")
@@ -111,7 +111,7 @@ class _Walk:
         yield from self.kernels(body, runs * trips)
 
     def _finished(self, done: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernel of an asynchronous pair such as ``copy-start``, ``copy-done``."""
+        """Yields the kernel of an asynchronous pair such as ``copy-start``, ``copy-done``."""
         start = computation.operand(done, 0)
         while start.opcode.endswith("-update"):
             start = computation.operand(start, 0)
@@ -144,7 +144,7 @@ class _Walk:
         )
 
     def _sent(self, instruction: Instruction, computation: Computation, runs: int) -> int:
-        """Bytes that one run sends; the first piece of a split collective counts for all."""
+        """Returns the bytes that one run sends; a split collective counts at its first piece."""
         total = 0
         for sending in sendings_of(instruction, computation, self.program):
             apart = self.target.platform != "tpu"  # channels of `shard_map` all have one number
@@ -157,14 +157,14 @@ class _Walk:
             total += sent
         return total
 
-    def _seconds(self, moved: int, dots: list[Dot], sent: int) -> float:
+    def _seconds(self, moved: int, dots: list[CompiledDot], sent: int) -> float:
         if not self.target.bandwidth:
             return 0.0
-        calculating = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
-        return kernel_seconds(self.target, moved, calculating, sent)
+        computing = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
+        return kernel_seconds(self.target, moved, computing, sent)
 
     def _source_inside(self, instruction: Instruction) -> str:
-        """The source of a fusion's root, for fusions that the compiler gave none."""
+        """Returns the source of a fusion's root, for fusions that the compiler gave none."""
         if instruction.opcode != "fusion":
             return ""
         inside = self.program.computations[instruction.called[0]]
@@ -172,7 +172,7 @@ class _Walk:
         return sources[0] if sources else ""
 
     def _casts(self, instruction: Instruction, computation: Computation) -> int:
-        """Conversions between float32 and half in an instruction; not those of constants."""
+        """Counts an instruction's conversions between float32 and half, except of constants."""
         if instruction.opcode == "convert":
             given = computation.operand(instruction, 0)
             pair = {instruction.arrays[0].dtype, given.arrays[0].dtype}
@@ -204,7 +204,7 @@ def _ends(op: str) -> bool:
     return op.endswith("-done")
 
 
-def _kind(instruction: Instruction, dots: list[Dot]) -> str:
+def _kind(instruction: Instruction, dots: list[CompiledDot]) -> str:
     if instruction.opcode == "fusion" and dots:
         return "fusion(dot)"
     if instruction.opcode == "custom-call":

@@ -16,7 +16,7 @@ _SHOWN = 12
 
 
 def render(cost: ProgramCost) -> str:
-    """A cost as plain text."""
+    """Returns a cost as plain text."""
     console = Console(width=110, color_system=None, record=False)
     with console.capture() as captured:
         console.print(table(cost))
@@ -24,7 +24,7 @@ def render(cost: ProgramCost) -> str:
 
 
 def table(cost: ProgramCost) -> Any:
-    """A cost as something that Rich prints: totals, and the kernels that move most bytes."""
+    """Returns a cost as a Rich renderable: totals, and the kernels that move most bytes."""
     kernels = Table("kernel", "op", "runs", "bytes", "FLOPs", "dots", "source")
     for kernel in cost.largest(_SHOWN):
         add_row(
@@ -41,7 +41,7 @@ def table(cost: ProgramCost) -> Any:
 
 
 def lines(cost: ProgramCost) -> list[str]:
-    """The totals, one a line."""
+    """Returns the totals, one a line."""
     how = "compiled on it" if cost.compiled_on_device else "compiled without it"
     dots = ", ".join(
         f"{types}: {count} ({amount(cost.flops[types], 'FLOP')})"
@@ -70,7 +70,7 @@ def lines(cost: ProgramCost) -> list[str]:
 
 
 def amount(number: float, unit: str) -> str:
-    """A number with a decimal prefix: ``26.30 GB``."""
+    """Returns a number with a decimal prefix: ``26.30 GB``."""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.2f} {prefix}{unit}"

@@ -50,14 +50,14 @@ class Bound:
 
 
 def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
-    """The cost of a program, between bounds.
+    """Returns the cost of a program, between bounds.
 
     Args:
-        record: of the program as painted for the target.
+        record: the record of the program as painted for the target.
         target: whose bandwidth and peaks make the seconds.
         arguments: bytes of the arguments.
         results: bytes of the results.
-        donated: of them, what may reuse donated arguments.
+        donated: how many of them may reuse donated arguments.
     """
     half = record.summary.half_dtype
     flops: Counter[str] = Counter()
@@ -99,10 +99,10 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
 def kernels_of(
     record: Record, target: Target
 ) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
-    """The kernels of the estimate, in program order, and what each is named by.
+    """Yields the kernels of the estimate, in program order, and what each is named by.
 
     Args:
-        record: of the program as painted for the target.
+        record: the record of the program as painted for the target.
         target: whose bandwidth and peaks make the seconds.
     """
     fusion, half = Fusion(record), record.summary.half_dtype
@@ -116,7 +116,7 @@ def kernels_of(
 
 
 def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
-    """Equal kernels, of several layers on one line, are one."""
+    """Merges equal kernels of several layers on one line."""
     runs: Counter[Kernel] = Counter()
     for kernel, _ in found:
         runs[dataclasses.replace(kernel, runs=1)] += kernel.runs
@@ -124,8 +124,8 @@ def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
 
 
 def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -> Kernel:
-    """One run of the kernel that an operation names."""
-    types, calculating = _dot(operation, target, half)
+    """Returns one run of the kernel that an operation names."""
+    types, computing = _dot(operation, target, half)
     free = not moved and not types
     return Kernel(
         name=operation.operation,
@@ -133,21 +133,21 @@ def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -
         bytes=moved,
         flops=operation.flops / operation.runs if types else 0.0,
         dtype=types,
-        seconds=0.0 if free else kernel_seconds(target, moved, calculating),
+        seconds=0.0 if free else kernel_seconds(target, moved, computing),
         runs=1,
         source=operation.source,
     )
 
 
 def _cast(cast: CastRecord, target: Target) -> Kernel:
-    """One run of a cast, of which nobody knows the line."""
+    """Returns one run of a cast, which has no source line."""
     moved = cast_bytes(cast)
     seconds = kernel_seconds(target, moved, 0.0)
     return Kernel(f"cast to {cast.to}", "cast", moved, 0.0, "", seconds, 1, "", casts=1)
 
 
 def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, float]:
-    """Types of a dot or convolution, and seconds that one run calculates; none of others."""
+    """Returns the types of a dot or convolution and the seconds of its arithmetic, if any."""
     if operation.operation not in _DOTS or len(operation.operands) < 2 or not operation.runs:
         return "", 0.0
     lhs, rhs = (short_name(dtype) for dtype in operation.operands[:2])
@@ -161,7 +161,7 @@ def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, fl
 
 
 def _math(operation: OperationRecord) -> tuple[str, int]:
-    """The type that products are made in, and how often they are."""
+    """Returns the type that products are made in, and how often they are."""
     if found := _ALGORITHM.search(operation.fixed):
         return found[1].lower(), int(found[2] or 1)
     wider = short_name(max(operation.operands[:2], key=bits_of))
@@ -171,7 +171,7 @@ def _math(operation: OperationRecord) -> tuple[str, int]:
 
 
 def short_name(dtype: str) -> str:
-    """The name of a dtype in compiled programs.
+    """Returns the name of a dtype in compiled programs.
 
     Example:
         >>> short_name("bfloat16"), short_name("int32"), short_name("float8_e4m3fn")

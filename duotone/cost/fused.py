@@ -50,7 +50,7 @@ _WIDENED = 4 + 2
 
 
 def bits_of(dtype: str) -> int:
-    """Bits of one element.
+    """Returns the bits of one element.
 
     Example:
         >>> bits_of("bfloat16"), bits_of("bool")
@@ -61,13 +61,13 @@ def bits_of(dtype: str) -> int:
 
 
 def result_dtype(operation: OperationRecord, half: str) -> str:
-    """The dtype in which the first result is kept."""
+    """Returns the dtype in which the first result is kept."""
     kept_half = operation.stored == "half" and operation.dtype == "float32"
     return half if kept_half else operation.dtype
 
 
 def is_view(operation: OperationRecord, half: str) -> bool:
-    """True if the result is the operand's bytes: another shape, a cast to the type that it has."""
+    """Checks if the result has the operand's bytes: a reshape, or a cast to the same type."""
     same = operation.operands == (result_dtype(operation, half),)
     return operation.operation in RESHAPED or (
         operation.operation == "convert_element_type" and same
@@ -75,17 +75,17 @@ def is_view(operation: OperationRecord, half: str) -> bool:
 
 
 def elements(shape: tuple[str, ...]) -> int:
-    """Elements of a shape; a dimension that is not known counts once."""
+    """Returns the elements of a shape; a dimension that is not known counts once."""
     return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
 
 
 def cast_bytes(cast: CastRecord) -> int:
-    """Bytes that one cast reads and writes as a separate kernel."""
+    """Returns bytes that one cast reads and writes as a separate kernel."""
     return elements(cast.shape) * _WIDENED
 
 
 def own_bytes(operation: OperationRecord, half: str) -> int:
-    """Bytes that one run of an operation moves if it fuses no producers."""
+    """Returns the bytes that one run of an operation moves if it fuses no producers."""
     moved = operation.bytes // operation.runs
     made = elements(operation.shape) * bits_of(result_dtype(operation, half)) // 8
     name = operation.operation
@@ -112,7 +112,7 @@ class Fusion:
         self._kept: set[int] = set()
 
     def kernels(self) -> Iterator[tuple[OperationRecord, int]]:
-        """The operation that each kernel is named by, and the bytes that one run of it moves."""
+        """Yields the operation that names each kernel, and the bytes that one run of it moves."""
         for index, operation in self._operations.items():
             name = operation.operation
             if name in _FUSIBLE:
@@ -129,7 +129,7 @@ class Fusion:
                 yield operation, own_bytes(operation, self._half)
 
     def casts(self) -> Iterator[CastRecord]:
-        """The casts that are separate kernels."""
+        """Yields the casts that are separate kernels."""
         for cast in self._casts:
             makers = [self._operations[i] for i in cast.sources if i in self._operations]
             inside = any(o.operation in _FUSIBLE | _REDUCTIONS for o in makers)
@@ -138,11 +138,11 @@ class Fusion:
                 yield cast
 
     def _fuses(self, reader: OperationRecord) -> bool:
-        """True if an operation computes its operands in its own kernel."""
+        """Returns True if an operation computes its operands in its own kernel."""
         return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
 
     def _made(self, operation: OperationRecord) -> int:
-        """Bytes of the stored result: half if all readers from memory read half."""
+        """Returns the bytes of the stored result: half if all readers from memory read half."""
         kept = elements(operation.shape) * bits_of(result_dtype(operation, self._half)) // 8
         readers = self._readers.get(operation.index, ())
         if (
@@ -154,7 +154,7 @@ class Fusion:
         return kept
 
     def _read(self, operation: OperationRecord) -> dict[Hashable, int]:
-        """Bytes of the values in memory that an operation follows from, each once."""
+        """Returns the bytes of the values in memory that an operation follows from, each once."""
         found: dict[Hashable, int] = {}
         for index in operation.reads:
             maker = self._operations.get(index)

@@ -9,7 +9,7 @@ XLA prints a compiled program as computations of instructions, one a line::
 
 :func:`parse` reads it into frozen values; :mod:`duotone.cost.traffic` and
 :mod:`duotone.cost.cost_of_program` compute costs. An unknown attribute stays text, a line that is
-no instruction is skipped, and an unreadable instruction is an error that shows the line.
+not an instruction is skipped, and an unreadable instruction is an error that shows the line.
 
 References:
     XLA, ``xla/hlo/ir/hlo_instruction.cc`` (``HloInstruction::ToString``) and
@@ -91,12 +91,12 @@ class Instruction:
         return sum(array.size for array in self.arrays)
 
     def attribute(self, name: str) -> str:
-        """The text of ``name=…``; empty if absent."""
+        """Returns the text of ``name=…``; empty if absent."""
         found = _attribute_pattern(name).search(self.attributes)
         return found[1] if found else ""
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The numbers of an attribute such as ``dimensions={0,2}``."""
+        """Returns the numbers of an attribute such as ``dimensions={0,2}``."""
         return tuple(int(number) for number in re.findall(r"-?\d+", self.attribute(name)))
 
     @property
@@ -144,17 +144,17 @@ class Computation:
         return tuple(sorted(found, key=lambda i: int(i.literal)))
 
     def operand(self, instruction: Instruction, position: int) -> Instruction:
-        """The instruction that makes an operand."""
+        """Returns the instruction that makes an operand."""
         return self.instructions[instruction.operands[position]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Program:
+class CompiledProgram:
     """A compiled program.
 
     Attributes:
         computations: by name.
-        entry: where it starts.
+        entry: the computation in which it starts.
         partitions: devices that run it, each on its part of the arrays.
     """
 
@@ -165,7 +165,7 @@ class Program:
     def inside(
         self, instruction: Instruction, computation: Computation
     ) -> Iterator[tuple[Instruction, Computation]]:
-        """An instruction and its computation; for a fusion, the instructions inside it."""
+        """Yields an instruction and its computation; for a fusion, the instructions inside it."""
         if instruction.opcode != "fusion":
             yield instruction, computation
             return
@@ -177,7 +177,7 @@ class Program:
 
 @functools.cache
 def bits_of(dtype: str) -> int:
-    """Bits of one element.
+    """Returns the bits of one element.
 
     Example:
         >>> bits_of("bf16"), bits_of("f8e4m3fn"), bits_of("s4")
@@ -205,17 +205,17 @@ _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> CompiledProgram:
     """Reads a program.
 
     Args:
-        text: what ``jax.stages.Compiled.as_text()`` gives.
+        text: the result of ``jax.stages.Compiled.as_text()``.
 
     Returns:
         Its computations.
 
     Raises:
-        ProgramTextError: the text is no compiled program, or a line cannot be read.
+        ProgramTextError: the text is not a compiled program, or a line cannot be read.
 
     Example:
         >>> program = parse('''HloModule m, is_scheduled=true
@@ -241,7 +241,7 @@ def parse(text: str) -> Program:
     if entry is None:
         raise ProgramTextError("a program without an ENTRY computation", text[:80])
     partitions = _PARTITIONS.search(text[: text.find("\n")])
-    return Program(computations, entry, int(partitions[1]) if partitions else 1)
+    return CompiledProgram(computations, entry, int(partitions[1]) if partitions else 1)
 
 
 def _computation(name: str, lines: list[str]) -> Computation:
@@ -284,7 +284,7 @@ def _arrays(type_text: str) -> list[Array]:
 
 
 def _split_type(text: str, line: str) -> tuple[str, str]:
-    """The type at the start of ``text``, and what follows it."""
+    """Returns the type at the start of ``text``, and what follows it."""
     if text.startswith("("):
         inside, rest = _until_closed(text[1:], line)
         return f"({inside})", rest
@@ -298,7 +298,7 @@ _BRACKET_OR_QUOTE = re.compile(r'[()"]')
 
 
 def _until_closed(text: str, line: str) -> tuple[str, str]:
-    """The text before the parenthesis that closes one opened before ``text``, and the rest."""
+    """Returns the text up to the parenthesis that closes one opened before, and the rest."""
     depth, position = 1, 0
     while found := _BRACKET_OR_QUOTE.search(text, position):
         position = found.end()

@@ -20,7 +20,7 @@ _EQUAL = 1e-6
 
 
 def peak_of(target: Target, math: str) -> float:
-    """FLOP/s of dots.
+    """Returns the FLOP/s of dots.
 
     Args:
         target: the device.
@@ -40,27 +40,27 @@ def peak_of(target: Target, math: str) -> float:
     return target.peak.get(math, target.peak["f32"])
 
 
-def kernel_seconds(target: Target, moved: float, calculating: float, sent: float = 0.0) -> float:
-    """Seconds of one run of a kernel; 0 where nothing is known of the device.
+def kernel_seconds(target: Target, moved: float, computing: float, sent: float = 0.0) -> float:
+    """Returns the seconds of one run of a kernel; 0 where nothing is known of the device.
 
     Args:
         target: the device.
         moved: bytes between the kernel and memory.
-        calculating: seconds that its dots take at the peak of their type.
+        computing: seconds that its dots take at the peak of their type.
         sent: bytes to other devices.
     """
     if not target.bandwidth:
         return 0.0
-    return max(moved / target.bandwidth, calculating, _sending(target, sent)) + target.launch
+    return max(moved / target.bandwidth, computing, _sending(target, sent)) + target.launch
 
 
 def _sending(target: Target, sent: float) -> float:
-    """Seconds in which bytes are sent; none where nothing is known of the links."""
+    """Returns seconds in which bytes are sent; none where nothing is known of the links."""
     return sent / target.link if target.link else 0.0
 
 
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
-    """Where the seconds of a program go: launches, and the bottlenecks of the rest.
+    """Returns where the seconds of a program go: launches, and the bottlenecks of the rest.
 
     Args:
         kernels: with seconds by :func:`kernel_seconds`.

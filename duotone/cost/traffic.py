@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duotone.cost.hlo import Array, Computation, Instruction, Program, bits_of
+from duotone.cost.hlo import Array, CompiledProgram, Computation, Instruction, bits_of
 
 FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast after-all add-dependency domain "
@@ -44,21 +44,21 @@ _WHOLE = frozenset({"dot", "convolution", "sort", "custom-call", "fusion", "call
 
 
 def is_free(instruction: Instruction) -> bool:
-    """True if an instruction is no kernel."""
+    """Returns True if an instruction is not a kernel."""
     if instruction.opcode == "custom-call":
         return instruction.target in _FREE_CALLS
     return instruction.opcode in FREE
 
 
 def bytes_moved(
-    instruction: Instruction, operands: list[Instruction], program: Program
+    instruction: Instruction, operands: list[Instruction], program: CompiledProgram
 ) -> tuple[float, float]:
-    """Bytes that one run of an instruction reads and writes.
+    """Returns bytes that one run of an instruction reads and writes.
 
     Args:
         instruction: any that is not free and has no body that runs in its place (a loop, a call).
         operands: the instructions that make its operands.
-        program: where its computations stand.
+        program: has the computations.
 
     Returns:
         Bytes read, bytes written.
@@ -96,7 +96,7 @@ def _without_workspace(instruction: Instruction) -> tuple[Array, ...]:
 
 
 def _of_fusion(
-    instruction: Instruction, operands: list[Instruction], program: Program
+    instruction: Instruction, operands: list[Instruction], program: CompiledProgram
 ) -> tuple[float, float]:
     fused = program.computations[instruction.called[0]]
     demands = _demands(fused, program)
@@ -114,7 +114,7 @@ def _of_fusion(
 
 
 def _results(fused: Computation) -> list[Instruction]:
-    """The instructions whose results a computation returns, tuples taken apart."""
+    """Returns the instructions whose results a computation returns, tuples taken apart."""
 
     def flat(instruction: Instruction) -> Iterator[Instruction]:
         if instruction.opcode != "tuple":
@@ -127,14 +127,14 @@ def _results(fused: Computation) -> list[Instruction]:
 
 
 def _behind(fused: Computation, instruction: Instruction) -> Instruction:
-    """The instruction behind bitcasts."""
+    """Returns the instruction upstream of bitcasts."""
     while instruction.opcode in _THROUGH and instruction.operands:
         instruction = fused.operand(instruction, 0)
     return instruction
 
 
 def _in_place(fused: Computation, made: Instruction) -> Instruction | None:
-    """The update that a result is, if it changes an operand of the fusion in place."""
+    """Returns the update that a result is, if it changes an operand of the fusion in place."""
     update = _behind(fused, made)
     if update.opcode not in ("dynamic-update-slice", "scatter"):
         return None
@@ -151,8 +151,8 @@ def _changed_in_place(fused: Computation, made: Instruction) -> float | None:
     return changed * bits_of(update.arrays[0].dtype) / 8
 
 
-def _demands(fused: Computation, program: Program) -> dict[str, float]:
-    """How many elements of each value a computation needs to make its results."""
+def _demands(fused: Computation, program: CompiledProgram) -> dict[str, float]:
+    """Returns how many elements of each value a computation needs to make its results."""
     demands: dict[str, float] = {}
     in_place = set()
     for made in _results(fused):
@@ -172,10 +172,10 @@ def _needed_of(
     instruction: Instruction,
     demand: float,
     fused: Computation,
-    program: Program,
+    program: CompiledProgram,
     in_place: bool,
 ) -> list[float]:
-    """Elements of each operand that ``demand`` elements of the result need."""
+    """Returns the elements of each operand that ``demand`` elements of the result need."""
     sizes = [float(fused.instructions[name].size) for name in instruction.operands]
     op = instruction.opcode
     if op in _SLICES:

@@ -18,7 +18,7 @@ import functools
 import re
 
 from duotone.cost.arithmetic import backend_config
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 
 _MOVES = frozenset({"bitcast", "copy", "copy-done", "copy-start", "opt-barrier", "reshape"})
 _WHOLE_NUMBERS = re.compile(r"[su]\d+")
@@ -64,15 +64,15 @@ class Trips:
         4
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CompiledProgram) -> None:
         self._program = program
 
     def of(self, loop: Instruction, around: Computation) -> int | None:
-        """How often the body of a loop runs, or ``None`` if the text does not say.
+        """Returns how often the body of a loop runs, or ``None`` if the text does not say.
 
         Args:
             loop: a ``while``.
-            around: where it stands.
+            around: the computation that contains it.
         """
         written = written_trips(loop)
         if written is not None:
@@ -91,7 +91,7 @@ class Trips:
     def _compared(
         self, loop: Instruction, around: Computation
     ) -> tuple[str, Path, int, int] | None:
-        """Direction, slot, what is added to it and limit of a loop's condition."""
+        """Returns direction, slot, increment and limit of a loop's condition."""
         condition = self._called(loop, "condition")
         found = self._made_by(condition.root, condition)
         if found is None or found[0].opcode != "compare":
@@ -113,7 +113,7 @@ class Trips:
     def _made_by(
         self, instruction: Instruction, computation: Computation
     ) -> tuple[Instruction, Computation] | None:
-        """The instruction that makes a result, looked for in fusions and before copies."""
+        """Returns the instruction that makes a result, looked for in fusions and before copies."""
         while True:
             if instruction.opcode in _MOVES:
                 instruction = computation.operand(instruction, 0)
@@ -124,7 +124,7 @@ class Trips:
                 return instruction, computation
 
     def _constant(self, number: _Number, loop: Instruction, around: Computation) -> _Number:
-        """The number itself, or what a loop is given in its slot and does not change."""
+        """Returns the number itself, or what a loop is given in its slot and does not change."""
         given = None if number.slot is None else self._kept(loop, around, number.slot, None)
         if given is None or given.slot is not None:
             return number
@@ -133,7 +133,7 @@ class Trips:
     def _kept(
         self, made: Instruction, around: Computation, slot: Path, loop: Instruction | None
     ) -> _Number | None:
-        """The number that a loop ``made`` is given in a slot that its body hands on as it is."""
+        """Returns the number in a slot of a loop that its body passes on unchanged."""
         body = self._called(made, "body")
         if self._number(body.root, body, slot, made) != _Number(slot, 0):
             return None
@@ -142,13 +142,13 @@ class Trips:
     def _number(
         self, made: Instruction, computation: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
-        """The number at ``path`` in a result.
+        """Returns the number at ``path`` in a result.
 
         Args:
             made: the instruction that makes it.
-            computation: where that stands.
+            computation: the computation of that instruction.
             path: empty for the result itself.
-            loop: what this one carries stays a slot; of loops around, it is followed.
+            loop: the loop whose carries stay slots; the carries of outer loops are followed.
         """
         op = made.opcode
         if op == "get-tuple-element":
@@ -184,7 +184,7 @@ class Trips:
     def _given(
         self, parameter: Instruction, computation: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
-        """The number at ``path`` in a parameter: the one that its only caller gives it."""
+        """Returns the number at ``path`` in a parameter: the one that its only caller gives it."""
         callers = self._callers.get(computation.name, [])
         if len(callers) != 1:
             return None
@@ -203,7 +203,7 @@ class Trips:
 
     @functools.cached_property
     def _callers(self) -> dict[str, list[tuple[Instruction, Computation]]]:
-        """The instructions that run each computation, and where they stand."""
+        """The instructions that run each computation, and their computations."""
         found: dict[str, list[tuple[Instruction, Computation]]] = {}
         for computation in self._program.computations.values():
             for instruction in computation.instructions.values():
@@ -213,13 +213,13 @@ class Trips:
 
 
 def written_trips(loop: Instruction) -> int | None:
-    """How often the compiler says that a loop runs, if it does."""
+    """Returns how often the compiler says that a loop runs, if it does."""
     written = backend_config(loop).get("known_trip_count", {}).get("n")
     return None if written is None else int(written)
 
 
 def _count(first: int, step: int, direction: str, limit: int) -> int | None:
-    """How many of ``first``, ``first + step`` … are, from the start, on one side of a limit."""
+    """Counts how many of ``first``, ``first + step`` … lie on one side of a limit."""
     if direction in ("GT", "GE"):
         first, step, limit = -first, -step, -limit
     if direction in ("LE", "GE"):

@@ -54,5 +54,5 @@ def assuming(device: AssumedDevice | None) -> Iterator[None]:
 
 
 def assumed() -> AssumedDevice | None:
-    """The device to paint for, or ``None`` for JAX's default device."""
+    """Returns the device to paint for, or ``None`` for JAX's default device."""
     return _jax.assumed_device.value

@@ -47,7 +47,7 @@ _CONVOLUTIONS: dict[str, Mapping[str, str]] = {
 
 
 def kind_of(platform: str, compute_capability: str) -> str:
-    """The row of a device.
+    """Returns the row of a device.
 
     Args:
         platform: JAX's platform name.
@@ -66,7 +66,7 @@ def kind_of(platform: str, compute_capability: str) -> str:
 def math_of(
     platform: str, compute_capability: str, dots: str | None, convolutions: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """The algorithm or precision of float32 dots and convolutions.
+    """Returns the algorithm or precision of float32 dots and convolutions.
 
     Args:
         platform: JAX's platform name.

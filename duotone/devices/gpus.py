@@ -177,7 +177,7 @@ GPUS: Mapping[str, GpuConfig] = {
 
 
 def target_config(gpu: GpuConfig) -> str:
-    """The text with which XLA compiles for a GPU.
+    """Returns the text with which XLA compiles for a GPU.
 
     Example:
         >>> "core_count: 132" in target_config(GPUS["h200"])

@@ -91,7 +91,7 @@ def _choose_gpu(capability: str) -> HalfChoice:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The flags of this machine's CPU; empty if the system has no ``/proc/cpuinfo``."""
+    """Returns the flags of this machine's CPU; empty if the system has no ``/proc/cpuinfo``."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.exists():
         return frozenset()
@@ -102,7 +102,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def default_device() -> Any:
-    """JAX's default device."""
+    """Returns JAX's default device."""
     default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(default, str):
         return jax.local_devices(backend=default)[0]
@@ -110,7 +110,7 @@ def default_device() -> Any:
 
 
 def device_in_words() -> str:
-    """The platform and kind of the assumed device, or of JAX's default device.
+    """Returns the platform and kind of the assumed device, or of JAX's default device.
 
     Example:
         >>> from duotone.devices.assumed import AssumedDevice, assuming
@@ -125,7 +125,7 @@ def device_in_words() -> str:
 
 
 def saves_no_time(half: str) -> str:
-    """Why a half type is not faster than float32 on the current device; empty if it is.
+    """Returns why a half type is not faster than float32 on the current device; empty if it is.
 
     Example:
         >>> from duotone.devices.assumed import AssumedDevice, assuming
@@ -137,11 +137,11 @@ def saves_no_time(half: str) -> str:
     if choice.dtype is None:
         return choice.reason
     on_cpu = (assumed() or default_device()).platform == "cpu"
-    return "CPUs calculate float16 in float32" if on_cpu and half == "float16" else ""
+    return "CPUs compute float16 in float32" if on_cpu and half == "float16" else ""
 
 
 def current_choice() -> HalfChoice:
-    """The choice for the assumed device, or for JAX's default device if none is assumed."""
+    """Returns the choice for the assumed device, or for JAX's default device if none is assumed."""
     if (painted_for := assumed()) is not None:
         return choose_half(
             painted_for.platform,

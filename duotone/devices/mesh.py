@@ -22,7 +22,7 @@ Axes = tuple[tuple[str, int], ...]
 
 
 def axes_of(values: Sequence[Any]) -> Axes:
-    """The axes of the mesh over which arrays or programs are sharded; empty for one device.
+    """Returns the axes of the mesh over which arrays or programs are sharded; empty for one device.
 
     Args:
         values: arrays, ``jax.ShapeDtypeStruct`` or jaxprs.
@@ -41,32 +41,32 @@ def axes_of(values: Sequence[Any]) -> Axes:
 
 
 def mesh_like(axes: Axes, devices: Sequence[Any], values: Sequence[Any]) -> Mesh:
-    """A mesh with these axes and axis types (automatic, explicit) over other devices."""
+    """Returns a mesh with these axes and axis types (automatic, explicit) over other devices."""
     sizes = [size for _, size in axes]
     types = next(m.axis_types for m in _meshes(values) if tuple(m.shape.items()) == axes)
     return Mesh(np.array(devices).reshape(sizes), [n for n, _ in axes], axis_types=types)
 
 
 def placed(leaf: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """The shape of an array, sharded over ``mesh`` like over its own mesh; else replicated."""
+    """Returns the shape of an array, sharded over ``mesh`` as over its own; else replicated."""
     own = sharding_of(leaf)
     return shape_on(leaf, NamedSharding(mesh, PartitionSpec() if own is None else own.spec))
 
 
 def sharding_of(leaf: Any) -> NamedSharding | None:
-    """The sharding of an array, if it is over a mesh."""
+    """Returns the sharding of an array, if it is over a mesh."""
     sharding = getattr(leaf, "sharding", None)
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
 def shape_on(leaf: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtypeStruct:
-    """The shape of an array with a sharding."""
+    """Returns the shape of an array with a sharding."""
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
 
 def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:
-    """The function of a jaxpr, with its mesh replaced by another with the same axes.
+    """Returns the function of a jaxpr, with its mesh replaced by another with the same axes.
 
     Args:
         jaxpr: the jaxpr with its constants.
@@ -77,7 +77,7 @@ def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:
 
 
 def _meshes(value: Any) -> Iterator[Any]:
-    """All meshes in a value, concrete or abstract, except inside ``shard_map``."""
+    """Yields all meshes in a value, concrete or abstract, except inside ``shard_map``."""
     if isinstance(value, NamedSharding):
         yield value.mesh
     elif isinstance(value, Mesh | AbstractMesh):
@@ -101,7 +101,7 @@ def _meshes(value: Any) -> Iterator[Any]:
 
 
 def _moved(value: Any, mesh: Mesh) -> Any:
-    """A value with its mesh replaced."""
+    """Returns a value with its mesh replaced."""
     if isinstance(value, NamedSharding):
         return NamedSharding(_moved(value.mesh, mesh), value.spec, memory_kind=value.memory_kind)
     if isinstance(value, Mesh):

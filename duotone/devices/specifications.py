@@ -67,7 +67,7 @@ class Target:
     link: float = 0.0
 
     def device(self) -> AssumedDevice:
-        """The device to paint for."""
+        """Returns the device to paint for."""
         return AssumedDevice(self.name, self.platform, self.capability)
 
 
@@ -223,7 +223,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def find_target(name: str | Target) -> Target:
-    """The target of a name.
+    """Returns the target of a name.
 
     Args:
         name: a name in upper or lower case, or a target, which is returned.

@@ -51,7 +51,7 @@ class DeviceForms:
 
 
 def _names(text: str) -> frozenset[str]:
-    """Names of optimizations; raises ``KeyError`` if one is not in the registry."""
+    """Returns names of optimizations; raises ``KeyError`` if one is not in the registry."""
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
@@ -118,14 +118,14 @@ TABLE = {
         "CPU",
         WIDENED,
         EVERYTHING,
-        "no bfloat16 instructions: the backend would calculate in float32 or fail",
+        "no bfloat16 instructions: the backend would compute in float32 or fail",
         optimizations=_EVERYWHERE | _CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
-        "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
+        "the backend computes in float32, whatever the layout (benchmarks/cpu_forms.py)",
         optimizations=_PLAIN | _CPU,
     ),
     "other": DeviceForms(
@@ -142,7 +142,7 @@ TABLE = {
 def forms_of(
     platform: str, half: str, flags: frozenset[str] = frozenset(), capability: str = ""
 ) -> DeviceForms:
-    """The row for a device.
+    """Returns the row for a device.
 
     Args:
         platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
@@ -183,7 +183,7 @@ def current_forms(
     float32_math: str | None = None,
     convolution_math: str | None = None,
 ) -> DeviceForms:
-    """The row for the assumed device, or for JAX's default device if none is assumed.
+    """Returns the row for the assumed device, or for JAX's default device if none is assumed.
 
     Args:
         half: name of the half type.

@@ -41,7 +41,7 @@ class CompileDevices:
 
 @functools.cache
 def find(target: Target, count: int = 1) -> CompileDevices:
-    """Devices of a target.
+    """Returns the devices of a target.
 
     Args:
         target: the target.
@@ -82,7 +82,7 @@ def _local_cpus(count: int) -> tuple[Any, ...]:
 
 
 def _attached(target: Target) -> tuple[Any, ...]:
-    """The real devices of this kind, if JAX's default is one."""
+    """Returns the real devices of this kind, if JAX's default is one."""
     platform = {"cuda": "gpu"}.get(target.platform, target.platform)
     return tuple(
         device
@@ -96,7 +96,7 @@ _GPUS_OF_A_HOST = 8
 
 
 def _gpus(target: Target, count: int) -> Any:
-    """GPUs of one host, or of several hosts with eight GPUs each."""
+    """Returns GPUs of one host, or of several hosts with eight GPUs each."""
     if _jax.cuda_plugin() is None:
         raise MissingExtraError(f"target {target.name!r}", "JAX's CUDA plugin", "cuda")
     _jax.load_cuda_plugin()
@@ -104,14 +104,14 @@ def _gpus(target: Target, count: int) -> Any:
     hosts, each = (1, count) if count <= _GPUS_OF_A_HOST else (count // 8, _GPUS_OF_A_HOST)
     if hosts * each != count:
         raise CompilationError(
-            f"target {target.name!r}: {count} GPUs are no whole number of hosts of eight"
+            f"target {target.name!r}: {count} GPUs do not fill whole hosts of eight"
         )
     topology = f"1x{hosts}x{each}"
     return topologies.get_topology_desc(platform="cuda", topology=topology, target_config=config)
 
 
 def _gpu_options(target: Target) -> dict[str, Any]:
-    """Options to compile for a GPU that is not present.
+    """Returns options to compile for a GPU that is not present.
 
     Autotuning is off, because it measures kernels on the device. CUDA 13 has no assembler for GPUs
     before compute capability 7.5, so these use the one of CUDA 12, from a small separate package.
@@ -134,7 +134,7 @@ _FIRST_OF_CUDA_13 = (7, 5)
 
 
 def _tpus(target: Target, count: int) -> Any:
-    """The smallest slice of a pod with so many chips; a single chip is in the smallest slice."""
+    """Returns the smallest slice of a pod with so many chips."""
     if importlib.util.find_spec("libtpu") is None:
         raise MissingExtraError(f"target {target.name!r}", "libtpu", "tpu")
     name, _, smallest = target.topology.partition(":")

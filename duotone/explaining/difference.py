@@ -29,7 +29,7 @@ class OperationDifference:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Difference(Viewed):
+class RecordDifference(Viewed):
     """The difference between two records of one program; ``print`` shows it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Difference(Viewed):
         return _View(self)
 
 
-def difference(here: Record, there: Record, names: tuple[str, str]) -> Difference:
+def difference(here: Record, there: Record, names: tuple[str, str]) -> RecordDifference:
     """Compares two records of one program, operation by operation.
 
     Args:
@@ -78,7 +78,7 @@ def difference(here: Record, there: Record, names: tuple[str, str]) -> Differenc
         )
     changed = (OperationDifference(*pair) for pair in pairs if _choice(pair[0]) != _choice(pair[1]))
     dtypes = (here.summary.half_dtype, there.summary.half_dtype)
-    return Difference(names, dtypes, tuple(changed), len(pairs))
+    return RecordDifference(names, dtypes, tuple(changed), len(pairs))
 
 
 def _operation(o: OperationRecord) -> tuple[Any, ...]:
@@ -92,7 +92,7 @@ def _choice(o: OperationRecord) -> tuple[Any, ...]:
 class _View(Lines):
     """Prints one line for each operation; groups operations with the same reasons."""
 
-    def __init__(self, seen: Difference) -> None:
+    def __init__(self, seen: RecordDifference) -> None:
         self.seen = seen
 
     def _lines(self, width: int) -> Iterator[str]:

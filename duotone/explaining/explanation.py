@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from duotone._files import write_atomically
-from duotone.explaining.difference import Difference, difference
+from duotone.explaining.difference import RecordDifference, difference
 from duotone.explaining.operation_rows import Rows
 from duotone.explaining.overview import Overview
 from duotone.precision.record import Record
@@ -57,7 +57,9 @@ class Explanation(Viewed, Record):
     def __repr__(self) -> str:
         return repr(Overview(self, _SHORT_TREE))
 
-    def difference(self, other: Record, names: tuple[str, str] = ("here", "there")) -> Difference:
+    def difference(
+        self, other: Record, names: tuple[str, str] = ("here", "there")
+    ) -> RecordDifference:
         """Returns the operations that another record of the same program paints differently.
 
         Args:

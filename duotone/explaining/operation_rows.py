@@ -50,7 +50,7 @@ class Rows(Lines, Sequence[OperationRecord]):
         if rule is not None:
             names = sorted({o.rule for o in found})
             if rule not in names:
-                known = "a rule that no operation here has" if rule in set(Rule) else "no rule"
+                known = "a rule that no operation here has" if rule in set(Rule) else "not a rule"
                 raise ArgumentError(f"rule={rule!r} is {known}; there are {', '.join(names)}")
             found = [o for o in found if o.rule == rule]
         if where is not None:

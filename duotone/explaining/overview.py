@@ -119,7 +119,7 @@ def notes_of(record: Record) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
+class FullReason:
     """A rule that keeps operations full.
 
     Attributes:
@@ -135,7 +135,7 @@ class Reason:
     operations: tuple[OperationRecord, ...]
 
 
-def reasons_of(record: Record) -> list[Reason]:
+def reasons_of(record: Record) -> list[FullReason]:
     """Returns the rules that keep operations full, the one with the most bytes first.
 
     Example:
@@ -149,7 +149,7 @@ def reasons_of(record: Record) -> list[Reason]:
             by_rule.setdefault(o.rule, []).append(o)
     every = _bytes(record.operations) or 1
     reasons = [
-        Reason(rule, WORDS.get(rule, ""), _bytes(found) / every, tuple(found))
+        FullReason(rule, WORDS.get(rule, ""), _bytes(found) / every, tuple(found))
         for rule, found in by_rule.items()
     ]
     return sorted(reasons, key=lambda reason: -reason.share)

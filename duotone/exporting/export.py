@@ -131,7 +131,7 @@ def export(
         dtype: as for :func:`autocast`; ``"float32"`` exports the function as written.
         policy: as for :func:`autocast`.
         target: the device to paint for, present or not: a name as for :func:`compile_for`, or a
-            :class:`Target`. By default the default device here.
+            :class:`Target`; by default JAX's default device.
         platforms: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default those of the
             target and of the default device, and for a SavedModel also the CPU.
         batch_argnums: positions of arguments whose arrays have the batch as axis 0. The program
@@ -300,7 +300,8 @@ def _exported(
 
     Raises:
         ArgumentError: JAX cannot export the function.
-        ArgumentTypeError: an argument or result is no array, or the function raises a type error.
+        ArgumentTypeError: an argument or a result is not an array; the function raises a type
+            error.
     """
     args, kwargs = types
     leaves = jax.tree.leaves(types)

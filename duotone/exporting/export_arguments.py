@@ -64,7 +64,7 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def is_array(leaf: Any) -> bool:
-    """True for an array or a ``jax.ShapeDtypeStruct``."""
+    """Returns True for an array or a ``jax.ShapeDtypeStruct``."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 

@@ -90,7 +90,7 @@ class Labelling:
             self._halves[full][half] = self._halves[full].get(half, 0) + cost
 
     def solve(self) -> list[Paint]:
-        """The cheapest labels; among several choices, the one with the fewest half labels."""
+        """Returns the cheapest labels; among equals, those with the fewest half labels."""
         found = self._label_certain()
         left = [v for v, paint in enumerate(found) if paint is None]
         if left:
@@ -107,9 +107,9 @@ class Labelling:
         return [Paint.FULL if paint is None else paint for paint in found]
 
     def _label_certain(self) -> list[Paint | None]:
-        """Labels that are certain; their pairs become costs of single variables."""
+        """Finds the labels that are certain; their pairs become costs of single variables."""
         gain = self._gain = list(self._gain)
-        # The most that a variable can pay as the half one of its pairs, and as the full one.
+        # A variable can pay at most this as the half one of its pairs, and this as the full one.
         as_half = [sum(pairs.values()) for pairs in self._fulls]
         as_full = [sum(pairs.values()) for pairs in self._halves]
         found: list[Paint | None] = [None] * len(gain)
@@ -176,14 +176,14 @@ def pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -
 
 
 def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[bool]:
-    """Which variables the half terminal reaches at maximum flow.
+    """Returns which variables the half terminal reaches at maximum flow.
 
     Args:
-        gain: what half costs more than full, for each variable.
+        gain: by how much half costs more than full, for each variable.
         edges: (half, full, cost) of each pair.
     """
-    # Imported here because SciPy's graphs take a third of a second to load, and few programs need
-    # them.
+    # This import is here because SciPy's graphs take a third of a second to load, and few programs
+    # need them.
     import numpy as np
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
@@ -219,7 +219,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
 
 
 def _unit(costs: Sequence[int]) -> int:
-    """The unit in which costs are counted: their common divisor, or more if they are too large."""
+    """Returns the unit of costs: their common divisor, or more if they are too large."""
     unit = math.gcd(*costs)
     while sum(cost // (unit * LARGEST_CAPACITY) for cost in costs) > MOST_SPLITS:
         unit *= 2

@@ -17,7 +17,7 @@ _HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfl
 
 
 def magnitude_of(pieces: Iterable[Any]) -> Magnitude:
-    """The magnitude of a float32 array, of any shape, given in pieces.
+    """Returns the magnitude of a float32 array, of any shape, given in pieces.
 
     Example:
         >>> magnitude_of([np.float32([0.0, -3.0]), np.float32([2.0])])
@@ -37,7 +37,7 @@ def magnitude_of(pieces: Iterable[Any]) -> Magnitude:
 
 
 def in_half(array: Any, half: HalfType) -> Any:
-    """Elements in half; infinities stay, too large finite numbers are saturated.
+    """Returns elements in half; infinities stay, too large finite numbers are saturated.
 
     Example:
         >>> from duotone.graph.graph import HALF_TYPES

@@ -42,7 +42,7 @@ _BYTES = {"bool": 1, "none": 0, "float0": 0}
 
 @functools.cache
 def bytes_of(dtype: str) -> int:
-    """Bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
+    """Returns the bytes of one element, from the digits in a dtype's name; 0 without digits."""
     if dtype in _BYTES:
         return _BYTES[dtype]
     digits = "".join(c if c.isdigit() else " " for c in dtype).split()
@@ -91,7 +91,7 @@ class HalfType:
     bits: int = 16
 
     def rounded(self, number: float) -> float:
-        """A number of the normal range, rounded to this type: to nearest, ties to even."""
+        """Returns a number of the normal range, rounded to this type: to nearest, ties to even."""
         step = 2.0 ** math.floor(math.log2(abs(number))) * self.epsilon if number else 1.0
         return round(number / step) * step
 
@@ -110,8 +110,8 @@ class Magnitude:
     Attributes:
         smallest: the absolute value at which half must be exact enough for the constant to keep
             its meaning. For a scalar, this is the scalar itself. For an array, it is the largest
-            element, since small elements among large ones (weights) may round like any others.
-            ``inf`` if all elements are zero or infinite.
+            element, since small elements among large ones (weights) may round like any others. It
+            is ``inf`` if all elements are zero or infinite.
         largest: the largest absolute value; 0 if all elements are zero or infinite.
         low: the least element, zeros and infinities included; minus infinity if unknown.
         high: the greatest element, zeros and infinities included; infinity if unknown.
@@ -124,7 +124,7 @@ class Magnitude:
 
     @classmethod
     def of(cls, number: float) -> Magnitude:
-        """The magnitude of a number; NaN has no bounds."""
+        """Returns the magnitude of a number; NaN has no bounds."""
         if number != number:
             return cls(math.inf, 0.0)
         size = abs(number)
@@ -169,7 +169,7 @@ class Value:
         return self.size == 1 and all(isinstance(side, int) for side in self.shape)
 
     def bytes(self, *, half: bool) -> int:
-        """Bytes of all elements, in half or as in the original program."""
+        """Returns the bytes of all elements, in half or as in the original program."""
         return self.size * (2 if half else bytes_of(self.dtype))
 
 
@@ -327,7 +327,7 @@ class Graph:
         return readers
 
     def constants(self, node: Node) -> Iterator[tuple[int, Magnitude]]:
-        """Slot and magnitude of each constant that a node may have in half.
+        """Returns the slot and magnitude of each constant that a node may have in half.
 
         The fill value of a gather counts as one more slot after its operands.
         """
@@ -340,7 +340,7 @@ class Graph:
             yield len(node.inputs), Magnitude.of(fill)
 
     def fixed_storage(self, value: Value) -> Paint | None:
-        """The fixed storage of ``value``; ``None`` if its producer's painting decides."""
+        """Returns the fixed storage of ``value``; ``None`` if its producer's painting decides."""
         if not value.paintable:
             return Paint.FULL
         if value.producer < 0:
@@ -349,12 +349,12 @@ class Graph:
         return None if node.half_outputs[node.outputs.index(value.index)] else Paint.FULL
 
     def stored(self, store: Sequence[Paint], value: Value) -> Paint:
-        """The storage of ``value``, given the storage paint of each node."""
+        """Returns the storage of ``value``, given the storage paint of each node."""
         fixed = self.fixed_storage(value)
         return store[value.producer] if fixed is None else fixed
 
     def bodies_in(self, body: int) -> set[int]:
-        """The indices of a body and of all bodies nested in it."""
+        """Returns the indices of a body and of all bodies nested in it."""
         found = {body}
         # A body comes after its parent, and the bodies nested in it follow it directly.
         for inner in itertools.islice(self.bodies, body + 1, None):
@@ -364,7 +364,7 @@ class Graph:
         return found
 
     def trips(self, node: Node) -> int:
-        """How often ``node`` runs in one run of the program."""
+        """Returns how often ``node`` runs in one run of the program."""
         return self.bodies[node.body].trips
 
 

@@ -31,7 +31,7 @@ SHORTEST = 8
 def meaning_of_dot(
     left: Sequence[object], right: Sequence[object], summed: Sequence[object]
 ) -> str:
-    """The table row of a dot that fills no matrix instruction; empty if it fills one.
+    """Returns the table row of a dot that fills no matrix instruction; empty if it fills one.
 
     A ``sum_of_products`` has no free axis on either side. A ``short_dot`` contracts fewer than
     :data:`SHORTEST` elements (an outer product contracts none). A dot with few rows or columns
@@ -39,7 +39,7 @@ def meaning_of_dot(
     rotation of each of many vectors is many such dots.
 
     Args:
-        left: the sizes of one operand's free axes; an unknown size is no integer.
+        left: the sizes of one operand's free axes; an unknown size is not an integer.
         right: the sizes of the other operand's free axes.
         summed: the sizes of the axes that are summed over.
 
@@ -63,7 +63,7 @@ Axes = tuple[list[Side], list[Side], list[Side]]
 
 
 def matmul_axes(lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
-    """The axes of NumPy's ``matmul``: what broadcasts is a free axis of the other operand.
+    """Returns the axes of NumPy's ``matmul``: what broadcasts is a free axis of the other operand.
 
     Args:
         lhs: the shape of one operand.
@@ -85,7 +85,7 @@ def matmul_axes(lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
 
 
 def einsum_axes(equation: str, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
-    """The axes of an Einstein sum of two operands; ``None`` if it is not one, or unclear.
+    """Returns the axes of an Einstein sum of two operands; ``None`` if it is not one, or unclear.
 
     A letter that the result lacks is summed over, and one that all three have is a batch axis.
 
@@ -113,6 +113,6 @@ def einsum_axes(equation: str, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes
 
 
 def _size(sides: Sequence[object]) -> float:
-    """The number of elements along some axes; infinity if the size of one is unknown."""
+    """Returns the number of elements along some axes; infinity if the size of one is unknown."""
     known = [side for side in sides if type(side) is int]
     return math.prod(known) if len(known) == len(sides) else math.inf

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 def reach(
     starts: Iterable[int], edges: Sequence[Sequence[int]], through: Callable[[int], bool]
 ) -> set[int]:
-    """Nodes reached from ``starts`` along ``edges`` through nodes that ``through`` accepts.
+    """Returns nodes reached from ``starts`` along ``edges`` through nodes that ``through`` accepts.
 
     The result contains a start only if the walk returns to it.
 

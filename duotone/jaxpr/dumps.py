@@ -45,7 +45,7 @@ def write(
 
 
 def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
-    """The operations by list and precision, one per line."""
+    """Returns the operations by list and precision, one per line."""
     buckets: dict[str, list[str]] = {}
     for node in graph.nodes:
         precision = painting.compute[node.index]

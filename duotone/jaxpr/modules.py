@@ -112,7 +112,7 @@ def holding(*trees: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inside(module: Any) -> Iterator[None]:
-    """A context in the scope of a module, if duotone is tracing.
+    """Returns a context in the scope of a module, if duotone is tracing.
 
     Args:
         module: an NNX or Equinox module whose method is called.
@@ -139,7 +139,7 @@ def inside(module: Any) -> Iterator[None]:
 
 
 def _module_classes() -> tuple[type, ...]:
-    """The base classes of modules of the libraries that are loaded."""
+    """Returns the base classes of modules of the libraries that are loaded."""
     found = (getattr(sys.modules.get(name), "Module", None) for name in _LIBRARIES)
     return tuple(kind for kind in found if isinstance(kind, type))
 
@@ -152,7 +152,7 @@ def _path_of(module: Any) -> Path | None:
 
 
 def _new_path(module: Any) -> tuple[Path, Known]:
-    """The path of an unknown module, and the modules that become known with it."""
+    """Returns the path of an unknown module, and the modules that become known with it."""
     known: Known = {}
     holder = _holder(module)
     if holder is not None:
@@ -165,7 +165,7 @@ def _new_path(module: Any) -> tuple[Path, Known]:
 
 
 def _holder(module: Any) -> Any:
-    """The module that contains an unknown one, among unknown modules on the call stack."""
+    """Returns the module that contains an unknown one, among unknown modules on the call stack."""
     kinds = _module_classes()
     frame = sys._getframe(1)
     frames = 0
@@ -208,7 +208,7 @@ def _know(module: Any, path: Path, known: Known) -> None:
 
 
 def _beyond(around: Path, path: Path) -> str:
-    """The part of a path beyond its common prefix with the current path."""
+    """Returns the part of a path beyond its common prefix with the current path."""
     same = 0
     while same < min(len(around), len(path)) and around[same] == path[same]:
         same += 1
@@ -233,7 +233,7 @@ def _restore_methods() -> None:
 
 
 def _classes() -> set[type]:
-    """All module classes whose methods get a scope."""
+    """Returns all module classes whose methods get a scope."""
     found: set[type] = set()
     left = list(_module_classes())
     while left:
@@ -245,14 +245,14 @@ def _classes() -> set[type]:
 
 
 def _is_plumbing(kind: type) -> bool:
-    """True for Equinox's own wrappers, and for Keras, which names its layers itself."""
+    """Returns True for Equinox's own wrappers, and for Keras, which names its layers itself."""
     if any(base.__module__.startswith("keras.") for base in kind.__mro__):
         return True
     return kind.__module__.startswith("equinox.") and not kind.__module__.startswith(_OWN_SCOPES)
 
 
 def _is_method(kind: type, name: str, method: Any) -> bool:
-    """True if a class attribute is a public method or ``__call__``."""
+    """Returns True if a class attribute is a public method or ``__call__``."""
     if name in getattr(kind, "__dataclass_fields__", ()):
         return False
     if name == "__call__":  # `nnx.jit` and `eqx.filter_jit` leave a descriptor there
@@ -261,7 +261,7 @@ def _is_method(kind: type, name: str, method: Any) -> bool:
 
 
 def _stand_in(method: Any) -> Callable[..., Any]:
-    """The function that runs a method in the scope of its module."""
+    """Returns the function that runs a method in the scope of its module."""
     kept = getattr(method, _KEPT, None)
     if kept is not None and kept.__wrapped__ is method:
         return kept
@@ -286,7 +286,7 @@ _NNX_STATES = ("State", "FlatState", "GraphState", "NodeStates")
 
 
 def nnx_object_in(tree: Any) -> tuple[Any, Any] | None:
-    """The path and object of the first NNX object in a tree; what ``nnx.split`` gives is none."""
+    """Returns path and object of the first NNX object in a tree, except ``nnx.split`` results."""
     nnx, mutable = sys.modules.get("flax.nnx"), nnx_classes()
     if not mutable:
         return None
@@ -296,6 +296,6 @@ def nnx_object_in(tree: Any) -> tuple[Any, Any] | None:
 
 
 def nnx_classes() -> tuple[type, ...]:
-    """The classes of NNX objects; none where NNX was not imported."""
+    """Returns the classes of NNX objects; none where NNX was not imported."""
     nnx = sys.modules.get("flax.nnx")
     return tuple(getattr(nnx, name) for name in ("Pytree", "Variable") if hasattr(nnx, name))

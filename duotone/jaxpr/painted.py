@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from duotone.devices.table import DeviceForms
 from duotone.graph.graph import Boundary, HalfType, Paint
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
 from duotone.precision.optimize.optimizations import Optimizations
@@ -16,8 +16,8 @@ from duotone.precision.resolved import Resolved
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Site:
-    """The way a program is called, and where it stands.
+class CallSite:
+    """How a program is called, and where.
 
     Attributes:
         given: how each argument arrives; ``None`` if all are full.
@@ -37,7 +37,7 @@ class Site:
     scopes: tuple[str, ...] = ()
 
 
-ALONE = Site()
+ALONE = CallSite()
 """A whole program: its arguments and results are full."""
 
 
@@ -45,7 +45,7 @@ ALONE = Site()
 class PaintedProgram:
     """The values of all stages of one program, up to the cast plan."""
 
-    built: Built
+    built: BuiltGraph
     classes: Classes
     painting: Painting
     plan: CastPlan

@@ -23,10 +23,10 @@ from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
 from duotone.jaxpr import dumps
 from duotone.jaxpr.nesting import custom, nested
-from duotone.jaxpr.painted import ALONE, PaintedProgram, Site
+from duotone.jaxpr.painted import ALONE, CallSite, PaintedProgram
 from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_idle_patterns
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.rewrite import Rewriter
@@ -58,7 +58,7 @@ def paint_jaxpr(
     policy: Policy,
     half: HalfType,
     forms: DeviceForms | None = None,
-    site: Site = ALONE,
+    site: CallSite = ALONE,
 ) -> PaintedProgram:
     """Paints a jaxpr, up to the cast plan.
 
@@ -76,7 +76,7 @@ def paint_jaxpr(
 
 
 def _paint_built(
-    built: Built, resolved: Resolved, forms: DeviceForms, site: Site
+    built: BuiltGraph, resolved: Resolved, forms: DeviceForms, site: CallSite
 ) -> PaintedProgram:
     graph = built.graph
     known = assumptions_of(graph, resolved.ranges, resolved.measurements, site.arguments)
@@ -88,10 +88,10 @@ def _paint_built(
 
 
 def _painted(
-    built: Built, found: Decisions, resolved: Resolved, forms: DeviceForms
+    built: BuiltGraph, found: Decisions, resolved: Resolved, forms: DeviceForms
 ) -> PaintedProgram:
     return PaintedProgram(
-        Built(found.graph, built.program),
+        BuiltGraph(found.graph, built.program),
         found.classes,
         found.painting,
         found.plan,
@@ -102,7 +102,7 @@ def _painted(
 
 
 def rewriter_of(painted: PaintedProgram) -> Rewriter:
-    """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
+    """Returns the rewriter of a painted program; its policy also paints derivative rules."""
 
     def repaint(
         jaxpr: _jax.ClosedJaxpr,
@@ -110,7 +110,7 @@ def rewriter_of(painted: PaintedProgram) -> Rewriter:
         boundaries: Sequence[Boundary],
         scopes: tuple[str, ...],
     ) -> Rewriter:
-        site = Site(given, boundaries, scopes=scopes)
+        site = CallSite(given, boundaries, scopes=scopes)
         inner = build(jaxpr, given, boundaries, scopes)
         return rewriter_of(_paint_built(inner, painted.resolved, painted.forms, site))
 
@@ -125,7 +125,7 @@ def paint_for_device(
     half: HalfType | None,
     *,
     chosen: bool = False,
-    site: Site = ALONE,
+    site: CallSite = ALONE,
 ) -> PaintedProgram:
     """Paints a program in the forms of the device.
 
@@ -149,7 +149,7 @@ def paint_for_device(
 
 
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
-    """A program in which nothing is half, since mixed precision is switched off.
+    """Returns a program in which nothing is half, since mixed precision is switched off.
 
     Args:
         jaxpr: the program.
@@ -162,7 +162,7 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
 
 
 def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
-    """The rewritten program; whoever traces it has its jaxpr.
+    """Returns the rewritten program; whoever traces it has its jaxpr.
 
     Args:
         jaxpr: the program.
@@ -196,7 +196,7 @@ def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., lis
 
 
 def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
-    """The forms of half on the device; we decline only if the user did not name a dtype."""
+    """Returns the forms of half on the device; we decline only if the user did not name a dtype."""
     reference = policy.painter == "tensorflow" or policy.level == "UNSAFE_FORCE_ALL"
     declines = chosen and not policy.ignore_performance and not reference
     return current_forms(
@@ -208,7 +208,7 @@ def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
 
 
 def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
-    """A rewrite keeps the types of results."""
+    """Checks that a rewrite keeps the types of results."""
     for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
         if not _jax.same_type(jax.typeof(result), aval):
             raise RewriteError(

@@ -22,7 +22,7 @@ logger = logging.getLogger("duotone")
 
 @functools.lru_cache(maxsize=64)
 def resolved_for(policy: Policy, half: HalfType, forms: DeviceForms) -> Resolved:
-    """A policy as the stages take it, for the operations of JAX.
+    """Returns a policy as the stages take it, for the operations of JAX.
 
     Args:
         policy: merged with the environment.
@@ -53,7 +53,7 @@ def check_names(policy: Policy, graph: Graph) -> None:
 def warn_of_idle_patterns(pins: Pins, graph: Graph) -> None:
     """Logs once for each name pattern that no operation has such a name.
 
-    This is no error, since one policy may be for several functions.
+    This is not an error, since one policy may be for several functions.
     """
     for field, patterns in (("keep_full", pins.full), ("keep_half", pins.half)):
         for pattern in patterns:
@@ -77,7 +77,7 @@ _IDLE: set[tuple[str, str]] = set()
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """The names that list edits may use, whatever the program is.
+    """Returns the names that list edits may use, whatever the program is.
 
     Names on the lists that JAX does not export are known too: primitives that JAX keeps to itself
     (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).

@@ -18,7 +18,7 @@ from duotone.graph.graph import Node
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.operations import OWN_DOT
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.running.inside import Collection, rewritten_steps, same_program
 from duotone.ops.jax import ENTRIES
 from duotone.precision.classify.lists import OpLists
@@ -30,7 +30,7 @@ _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
 
 
 def record_of(painted: PaintedProgram, collection: Collection | None = None) -> Record:
-    """The record of a painted program.
+    """Returns the record of a painted program.
 
     Args:
         painted: the program.
@@ -56,13 +56,13 @@ def _joined(painted: PaintedProgram, collection: Collection) -> Joined:
 
 
 def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[str]:
-    """The half types of the rewritten programs inside a program."""
+    """Returns the half types of the rewritten programs inside a program."""
     found = (collection.find(step.eqn) for step in rewritten_steps(build(jaxpr).program))
     return frozenset(entry.painted.half.name for entry in found if entry is not None)
 
 
-def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
-    """The records of the rewritten programs in a program, by the node that calls each."""
+def _insides(built: BuiltGraph, collection: Collection) -> dict[int, Inside]:
+    """Returns the records of the rewritten programs in a program, by the node that calls each."""
     found: dict[int, Inside] = {}
     for step in rewritten_steps(built.program):
         entry = collection.find(step.eqn)
@@ -79,7 +79,7 @@ def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
 def _read(
     jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram, record: Record, collection: Collection
 ) -> Joined:
-    """The record of a program that a transformation made from a painted one."""
+    """Returns the record of a program that a transformation made from a painted one."""
     built, half = build(jaxpr), painted.half.name
     lists = OpLists.for_half(ENTRIES, half)
 

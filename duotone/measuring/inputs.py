@@ -367,7 +367,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         problem, cause = "it is damaged, or its contents are no numbers", error
     raise ArgumentError(
-        f"{path} is no .npz file of arrays by input name: {problem}. numpy.savez writes one: "
+        f"{path} is not an .npz file of arrays by input name: {problem}. numpy.savez writes one: "
         "numpy.savez('inputs.npz', x=array)."
     ) from cause
 

@@ -6,7 +6,7 @@ record of every decision; :func:`explain` paints without writing, :func:`view` s
 measures the ranges of a model's values. They need the ``onnx`` package (``pip install
 'duotone[onnx]'``), those that run a model ``onnxruntime``, and no JAX.
 
-The stages stand in ``duotone/onnx/pipeline.py``.
+The stages are in ``duotone/onnx/pipeline.py``.
 """
 
 from duotone.measuring.differences import Difference

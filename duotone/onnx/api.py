@@ -79,7 +79,8 @@ def rewrite(
         keep_full: patterns (``fnmatch``) of the names of nodes, operations (``"Softmax"``) or
             results that stay float32.
         calibration: inputs to run the model with, in ONNX Runtime. Values that do not fit half
-            there stay float32. A mapping from names to arrays, a list of such, or an ``.npz`` file.
+            there stay float32. It takes a mapping from names to arrays, a list of such, or an
+            ``.npz`` file.
         provider: ``"cpu"``, ``"cuda"``, ``"tensorrt"`` or ``"directml"``: operations without a
             half kernel in this provider stay float32.
         policy: list edits by ONNX operation (``Policy(deny_add=["Softmax"])``; with a custom domain
@@ -240,7 +241,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:
-    """A record as text for the terminal: totals and reasons, or single operations.
+    """Returns a record as text for the terminal: totals and reasons, or single operations.
 
     Args:
         record: the result of :func:`explain`, or a :class:`Rewritten`.

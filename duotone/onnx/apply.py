@@ -17,7 +17,7 @@ from typing import Any
 
 from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.onnx.demands import Demands
-from duotone.onnx.parts import Built, Part, Step
+from duotone.onnx.parts import Built, FileStep, Part
 from duotone.onnx.pipeline import PaintedModel
 from duotone.onnx.protos import (
     FLOAT,
@@ -35,7 +35,7 @@ _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 
 
 def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan]:
-    """The rewritten model, and the casts in it.
+    """Returns the rewritten model, and the casts in it.
 
     Args:
         painted: the painting.
@@ -52,7 +52,7 @@ def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan
 
 
 def _without_graph(model: ModelProto) -> ModelProto:
-    """A model without its graph."""
+    """Returns a model without its graph."""
     made = ONNX.ModelProto()
     for field, value in model.ListFields():
         if field.name == "graph":
@@ -129,7 +129,7 @@ class Writer:
                 self._names[value] = self._unique(f"{name}_{_SUFFIX[_other(to)]}")
 
     def _name(self, value: int, want: Paint | None, body: int) -> str:
-        """The name under which a graph reads a value."""
+        """Returns the name under which a graph reads a value."""
         if value in self._built.constants:
             paints = (want,) if want is not None else (Paint.FULL, Paint.HALF)
             return next(
@@ -144,7 +144,7 @@ class Writer:
     # ------------------------------------------------------------- writing
 
     def graph(self, part: Part) -> GraphProto:
-        """A graph of the model, rewritten, including nested graphs."""
+        """Returns a graph of the model, rewritten, including nested graphs."""
         old = part.graph
         made = ONNX.GraphProto()
         made.name, made.doc_string = old.name, old.doc_string
@@ -186,7 +186,7 @@ class Writer:
         return made
 
     def _own(self, part: Part) -> Iterator[tuple[int, str]]:
-        """The values that a nested graph defines, with their names."""
+        """Yields the values that a nested graph defines, with their names."""
         found = [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
         return ((v, self._built.names[v]) for v in found)
 
@@ -240,8 +240,8 @@ class Writer:
         own = self._unique(f"{name}_cast") if name in self._node_names else name
         return ONNX.helper.make_node("Cast", [self._names[value]], [name], own, to=number)
 
-    def _step(self, step: Step, part: Part) -> list[NodeProto]:
-        """The nodes that replace one node."""
+    def _step(self, step: FileStep, part: Part) -> list[NodeProto]:
+        """Returns the nodes that replace one node."""
         old = step.node
         if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
             return self._constant(step)
@@ -289,8 +289,8 @@ class Writer:
                 zero = ONNX.TensorProto(dims=[1], data_type=self._number, raw_data=b"\0\0")
                 made.attribute.append(ONNX.helper.make_attribute("value", zero))
 
-    def _drop(self, step: Step, name: str, want: Paint | None) -> bool:
-        """True for a cast that has become an identity; its readers then read its operand."""
+    def _drop(self, step: FileStep, name: str, want: Paint | None) -> bool:
+        """Returns True for a cast that became an identity; its readers then read its operand."""
         read, made = step.inputs[0], step.outputs[0]
         values = self._graph.values
         half = self._half.name
@@ -303,8 +303,8 @@ class Writer:
         self._names[made] = name
         return True
 
-    def _constant(self, step: Step) -> list[NodeProto]:
-        """The nodes of a constant, one for each precision in which it is read."""
+    def _constant(self, step: FileStep) -> list[NodeProto]:
+        """Returns the nodes of a constant, one for each precision in which it is read."""
         value = step.outputs[0]
         nodes = []
         for paint in (Paint.FULL, Paint.HALF):
@@ -342,7 +342,7 @@ def _called(name: str, tensor: Any) -> Any:
 
 
 def _all_names(graph: GraphProto) -> Iterator[str]:
-    """All names of values, including nested graphs."""
+    """Yields all names of values, including nested graphs."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
@@ -353,7 +353,7 @@ def _all_names(graph: GraphProto) -> Iterator[str]:
 
 
 def _names_of_nodes(graph: GraphProto) -> Iterator[str]:
-    """The names of all nodes."""
+    """Yields the names of all nodes."""
     for node in graph.node:
         yield node.name
         for inner in graphs_in(node):

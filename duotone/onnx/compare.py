@@ -1,4 +1,4 @@
-"""Compare: two models on the same inputs, per result and per node: where they first differ.
+"""Compare: two models on the same inputs, by result and by inner value.
 
 ::
 

@@ -36,7 +36,7 @@ class Demands:
         self._share()
 
     def want(self, value: int, reader: tuple[int, int] | None) -> Paint | None:
-        """The precision in which a node reads a value; ``None`` as it is stored."""
+        """Returns the precision in which a node reads a value; ``None`` as it is stored."""
         if reader is None or not self._graph.values[value].paintable:
             return None
         node, slot = reader
@@ -44,13 +44,13 @@ class Demands:
         return self._painting.compute[node] if may else Paint.FULL
 
     def want_result(self, part: Part, value: int, reader: tuple[int, int] | None) -> Paint | None:
-        """The precision in which a value leaves a graph."""
+        """Returns the precision in which a value leaves a graph."""
         if part.body == 0 and self._graph.values[value].paintable:
             return Paint.HALF if self._returned[value] is Boundary.HALF else Paint.FULL
         return self.want(value, reader)
 
     def stored(self, value: int) -> Paint:
-        """The precision in which a value is made."""
+        """Returns the precision in which a value is made."""
         return self._graph.stored(self._painting.store, self._graph.values[value])
 
     def _walk(self, part: Part) -> None:
@@ -79,14 +79,14 @@ class Demands:
         readers.append(-1 if reader is None else reader[0])
 
     def _place(self, value: int, body: int) -> int:
-        """The body of a cast: outside of loops, inside of branches."""
+        """Returns the body of a cast: outside of loops, inside of branches."""
         around = {self._graph.values[value].body, *self._around(self._graph.values[value].body)}
         while body not in around and self._graph.bodies[body].kind is not BodyKind.BARRIER:
             body = self._graph.bodies[body].parent
         return body
 
     def _around(self, body: int) -> list[int]:
-        """The outer bodies of a body, the nearest first."""
+        """Returns the outer bodies of a body, the nearest first."""
         found = []
         while (body := self._graph.bodies[body].parent) >= 0:
             found.append(body)

@@ -10,7 +10,7 @@ from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
 from duotone.onnx.products import meaning_of_product
 from duotone.onnx.protos import NodeProto, attribute, operation
-from duotone.onnx.schemas import Parameter, Signature
+from duotone.onnx.schemas import OperationTypes, Parameter
 from duotone.onnx.types import BY_ATTRIBUTE
 from duotone.ops.entries import traits_of
 from duotone.ops.onnx import FIXED, NEUTRAL, POSITIONS, TRAITS
@@ -50,7 +50,7 @@ class Description:
 
 def describe(
     node: NodeProto,
-    found: Signature | None,
+    found: OperationTypes | None,
     operands: Sequence[Value | None],
     results: Sequence[Value | None],
     half: HalfType,
@@ -114,7 +114,7 @@ def describe(
     )
 
 
-def _kept_variables(op: str, found: Signature) -> set[str]:
+def _kept_variables(op: str, found: OperationTypes) -> set[str]:
     """Type variables that stay float32: those of positions alone, and those of :data:`_KEPT`."""
     formals = list(enumerate(found.inputs))
     positions = {formal.variable for slot, formal in formals if slot in POSITIONS.get(op, ())}
@@ -123,7 +123,7 @@ def _kept_variables(op: str, found: Signature) -> set[str]:
 
 
 def _neutral(name: str, read: Sequence[int]) -> str:
-    """The neutral name; a maximum of other than two values has none."""
+    """Returns the neutral name; a maximum of other than two values has none."""
     return name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name)
 
 
@@ -133,7 +133,7 @@ def _fixed(
     results: Sequence[Value | None],
     makers: Sequence[str],
 ) -> str:
-    """Why a node cannot be half even if its schema allows it, or empty."""
+    """Returns why a node cannot be half even if its schema allows it, or empty."""
     op = node.op_type
     if op in FIXED:
         return FIXED[op]
@@ -146,7 +146,7 @@ def _fixed(
     if op in BY_ATTRIBUTE and op != "Cast":
         return "an attribute gives its type"
     if op == "BatchNormalization" and attribute(node, "training_mode"):
-        return "calculates statistics for training"
+        return "computes statistics for training"
     ins = {value.dtype for value in operands if value is not None}
     outs = {value.dtype for value in results if value is not None}
     if op == "Cast":
@@ -172,7 +172,7 @@ def _fixed_cast(ins: set[str], outs: set[str]) -> str:
 def _listed_as(
     node: NodeProto, operands: Sequence[Value | None], results: Sequence[Value | None]
 ) -> str:
-    """The name by which a node is on a list; some operations have several meanings."""
+    """Returns the name by which a node is on a list; some operations have several meanings."""
     name = operation(node)
     ins = [value.dtype for value in operands if value is not None]
     if name == "Cast" and ins and results[0] is not None:
@@ -194,7 +194,7 @@ def _listed_as(
 
 
 def _flops(name: str, operands: Sequence[Value | None], results: Sequence[Value | None]) -> float:
-    """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
+    """Returns the FLOPs, two for a multiply-add; unknown dimensions count as 1."""
     moves = Trait.MOVES in traits_of(TRAITS, name)
     if moves or not results or results[0] is None:
         return 0.0

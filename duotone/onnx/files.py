@@ -20,7 +20,7 @@ from duotone.onnx.protos import (
 )
 from duotone.onnx.weights import check, is_external
 
-NO_TEXT = "a name in it is no text: the file was damaged, or is something else."
+NO_TEXT = "a name in it is not text: the file was damaged, or is something else."
 DEEPEST = 64
 """The deepest nesting of graphs; duotone refuses deeper files as hostile."""
 
@@ -68,7 +68,7 @@ def read(model: ModelProto | str | Path) -> Source:
             raise OnnxError(f"{path} cannot be read: {error.strerror}.") from error
         except Exception as error:  # protobuf's own error has no public class in all versions
             raise OnnxError(
-                f"{path} is no ONNX model: it was cut off, damaged, or is something else."
+                f"{path} is not an ONNX model: it was cut off, damaged, or is something else."
             ) from error
     elif isinstance(model, ONNX.ModelProto):
         found = model
@@ -89,13 +89,13 @@ def read(model: ModelProto | str | Path) -> Source:
 
 
 def named_error(source: Source, error: OnnxError) -> OnnxError:
-    """The same error with the file's name."""
+    """Returns the same error with the file's name."""
     return error if source.path is None else OnnxError(f"{source.path}: {error}")
 
 
 @contextlib.contextmanager
 def naming(source: Source) -> Iterator[None]:
-    """A context that adds the name of the file to errors.
+    """Returns a context that adds the name of the file to errors.
 
     Raises:
         OnnxError: an error of the block, with the name.
@@ -211,7 +211,7 @@ def _location(tensor: TensorProto) -> str:
 
 
 def data_file(out: Path) -> Path:
-    """The file of a model's external data."""
+    """Returns the file of a model's external data."""
     return out.with_name(f"{out.name}.data")
 
 

@@ -21,12 +21,12 @@ class Hints:
                         self._types[value.name] = value.type.tensor_type
 
     def dtype(self, name: str) -> str:
-        """The dtype of a value; no dtype if it is unknown."""
+        """Returns the dtype of a value; no dtype if it is unknown."""
         found = self._types.get(name)
         return NO_DTYPE if found is None else dtype_of(found.elem_type)
 
     def shape(self, name: str) -> tuple[object, ...]:
-        """The dimensions of a value; unknown ones by name, or ``"?"``."""
+        """Returns the dimensions of a value; unknown ones by name, or ``"?"``."""
         found = self._types.get(name)
         if found is None or not found.HasField("shape"):
             return ("?",)
@@ -35,7 +35,7 @@ class Hints:
         )
 
     def inside(self, position: int, number: int) -> Hints:
-        """The hints of a nested graph, by the position of its node."""
+        """Returns the hints of a nested graph, by the position of its node."""
         found = []
         for graph in self.graphs:
             if position < len(graph.node):
@@ -46,5 +46,5 @@ class Hints:
 
 
 def _is_known(side: Any) -> bool:
-    """True for a dimension with a size; some exporters write -1 for one without."""
+    """Returns True for a dimension with a size; some exporters write -1 for one without."""
     return side.HasField("dim_value") and side.dim_value >= 0

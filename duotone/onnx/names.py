@@ -45,7 +45,7 @@ OF_JAX = {primitive: (name,) for name, primitive in NEUTRAL.items()} | {
 
 
 def onnx_names(names: Iterable[str]) -> frozenset[str]:
-    """Names of a list edit as ONNX has them; others stay.
+    """Returns the names of a list edit as ONNX spells them, and other names unchanged.
 
     Example:
         >>> sorted(onnx_names(["logistic", "dot_general", "Softmax"]))

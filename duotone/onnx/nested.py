@@ -17,7 +17,7 @@ from typing import Any
 from duotone.errors import OnnxError
 from duotone.graph.graph import BodyKind
 from duotone.onnx.hints import Hints
-from duotone.onnx.parts import Part, Step
+from duotone.onnx.parts import FileStep, Part
 from duotone.onnx.protos import NO_DTYPE, NodeProto, attribute, graphs_in, named
 from duotone.onnx.reading import NestedReader, Reader, inner_scope
 
@@ -43,8 +43,8 @@ def _if(
     scope: Scope,
     hints: Hints,
     position: int,
-) -> Step:
-    step = Step(node, -1, inputs, [None] * len(inputs), [])
+) -> FileStep:
+    step = FileStep(node, -1, inputs, [None] * len(inputs), [])
     for number, graph in enumerate(_graphs(node, 2)):
         inner = Part(graph, reader.add_body(part.body, BodyKind.BARRIER))
         reader.fill(inner, inner_scope(scope), hints.inside(position, number))
@@ -76,7 +76,7 @@ def _loop(
     scope: Scope,
     hints: Hints,
     position: int,
-) -> Step:
+) -> FileStep:
     (graph,) = _graphs(node, 1)
     carried = inputs[2:]
     if len(graph.input) != 2 + len(carried) or len(graph.output) < 1 + len(carried):
@@ -88,7 +88,7 @@ def _loop(
         value = reader.value(info.name, dtype, (), inner.body)
         names[info.name] = value
         inner.inputs.append(value)
-    step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
+    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
     carries = _carries(reader, node, step, inner, graph.input[2:], carried, names, hints, part, 2)
     reader.fill(inner, names, inside)
     _check_results(node, inner, len(node.output) + 1)
@@ -108,7 +108,7 @@ def _scan(
     scope: Scope,
     hints: Hints,
     position: int,
-) -> Step:
+) -> FileStep:
     (graph,) = _graphs(node, 1)
     sliced = int(attribute(node, "num_scan_inputs") or 0)
     split = len(inputs) - sliced
@@ -117,7 +117,7 @@ def _scan(
     inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
     inside = hints.inside(position, 0)
     names = inner_scope(scope)
-    step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
+    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
     infos = graph.input[:split]
     carries = _carries(reader, node, step, inner, infos, inputs[:split], names, hints, part, 0)
     for slot in range(split, len(inputs)):
@@ -145,7 +145,7 @@ def _check_results(node: NodeProto, inner: Part, count: int) -> None:
 def _carries(
     reader: Reader,
     node: NodeProto,
-    step: Step,
+    step: FileStep,
     inner: Part,
     infos: Sequence[Any],
     initial: Sequence[int],
@@ -196,14 +196,14 @@ def _close(
 
 
 def graph_name(part: Part, slot: int) -> str:
-    """The name of a result of a graph."""
+    """Returns the name of a result of a graph."""
     return part.graph.output[slot].name
 
 
 def _stacks(
     reader: Reader,
     node: NodeProto,
-    step: Step,
+    step: FileStep,
     inner: Part,
     first: int,
     hints: Hints,
@@ -227,7 +227,7 @@ def _sequence_map(
     scope: Scope,
     hints: Hints,
     position: int,
-) -> Step:
+) -> FileStep:
     (graph,) = _graphs(node, 1)
     inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
     inside = hints.inside(position, 0)
@@ -239,7 +239,7 @@ def _sequence_map(
         names[info.name] = value
         inner.inputs.append(value)
     reader.fill(inner, names, inside)
-    step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
+    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
     step.outputs = [_result(reader, name, NO_DTYPE, hints, part) for name in node.output]
     reads = [value for value in inputs if value >= 0]
     _kept(reader, node, reads, step.outputs, part, lambda slot, found: _put(step, slot, found))
@@ -247,7 +247,7 @@ def _sequence_map(
     return step
 
 
-def _put(step: Step, slot: int, found: tuple[int, int]) -> None:
+def _put(step: FileStep, slot: int, found: tuple[int, int]) -> None:
     step.readers[slot] = found
 
 

@@ -26,7 +26,7 @@ class Constant:
 
 
 @dataclasses.dataclass
-class Step:
+class FileStep:
     """One node of the file.
 
     Attributes:
@@ -66,7 +66,7 @@ class Part:
     body: int
     inputs: list[int] = dataclasses.field(default_factory=list)
     constants: list[int] = dataclasses.field(default_factory=list)
-    steps: list[Step] = dataclasses.field(default_factory=list)
+    steps: list[FileStep] = dataclasses.field(default_factory=list)
     outputs: list[int] = dataclasses.field(default_factory=list)
     readers: list[tuple[int, int] | None] = dataclasses.field(default_factory=list)
 

@@ -79,7 +79,7 @@ class Settings:
         policy: merged with the environment; what has no meaning for a model is left out.
         keep_io: whether inputs and outputs stay float32.
         provider: the runtime whose kernels are asked for; ``None`` for any.
-        measured: what calibration found, by the name of a value.
+        measured: the range that calibration found for each value, by name.
         fold_inputs: whether inputs with a default become constants.
     """
 
@@ -142,7 +142,7 @@ def make_settings(
 
 
 def _say_ignored(policy: Policy) -> None:
-    """Says in one line what of a policy and of the environment has no meaning for a model."""
+    """Logs in one line which settings of a policy and the environment have no meaning here."""
     fields = [field for field in (*_NOT_FOR_MODELS, *_NOT_READ) if getattr(policy, field)]
     if fields:
         logger.warning(
@@ -157,8 +157,8 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
 
     Args:
         model: a checked model; it is not changed.
-        folder: where its external data is.
-        settings: of the rewrite.
+        folder: the folder of its external data.
+        settings: the settings of the rewrite.
     """
     half, policy = settings.half, settings.policy
     model = without_invariants(inlined(model))
@@ -187,7 +187,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
 
 
 def _say_defaults(built: Built) -> None:
-    """Says where weights stay float32 because they are inputs."""
+    """Logs that weights stay float32 because they are inputs."""
     if sum(map(count, built.defaults.values())) > _SMALL_TENSOR:
         logger.warning(
             "%d weights of the model are inputs too, so they keep their type and are cast inside. "
@@ -197,7 +197,7 @@ def _say_defaults(built: Built) -> None:
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model with the bodies of its functions in the place of their calls.
+    """Returns the model with the bodies of its functions in place of their calls.
 
     Raises:
         OnnxError: a function calls itself, or cannot be inlined.
@@ -222,7 +222,7 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def inferred(model: ModelProto) -> GraphProto | None:
-    """The graph with the shapes that ONNX infers; ``None`` where it finds none."""
+    """Returns the graph with the shapes that ONNX infers; ``None`` where it finds none."""
     bare = ONNX.ModelProto()
     bare.ir_version = model.ir_version
     bare.opset_import.extend(model.opset_import)
@@ -235,7 +235,7 @@ def inferred(model: ModelProto) -> GraphProto | None:
 
 
 def _without_weights(graph: GraphProto, bare: GraphProto) -> None:
-    """A graph without the elements of large tensors: shape inference needs none of them."""
+    """Removes the elements of large tensors from a graph: shape inference needs none of them."""
     bare.name = graph.name
     bare.input.extend(graph.input)
     bare.output.extend(graph.output)
@@ -270,7 +270,7 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
 
 
 def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
-    """The policy as the stages take it, for the operations of a model.
+    """Returns the policy as the stages take it, for the operations of a model.
 
     Raises:
         UnknownOperationError: a list edit names an operation that neither ONNX nor the model has.
@@ -282,7 +282,7 @@ def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:
-    """The names by which a node may be meant: of the node, its operation, its results."""
+    """Returns the names by which a node may be meant: of the node, its operation, its results."""
     op = built.operations.get(node.index, node.op)
     own = str(node.source)
     path = f"{node.scope}/{op}" if node.scope else op
@@ -290,7 +290,7 @@ def names_of(built: Built, node: Node) -> tuple[str, ...]:
 
 
 def _names_in(built: Built) -> NodeNames:
-    """The names of each node of a model; structural nodes have none, since no file has them."""
+    """Returns the names of each node of a model; structural nodes have no names."""
 
     def names(node: Node) -> tuple[str, ...]:
         return () if Trait.STRUCTURAL in node.traits else names_of(built, node)
@@ -318,7 +318,7 @@ def _say_idle_patterns(built: Built, pins: Pins) -> None:
 
 
 def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
-    """Measured ranges by value, of the outermost graph alone."""
+    """Returns measured ranges by value, of the outermost graph alone."""
     found = {
         value.index: measured[built.names[value.index]]
         for value in built.graph.values
@@ -328,7 +328,7 @@ def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
 
 
 def shown_graph(built: Built) -> Graph:
-    """The graph whose nodes have the names of their operations in the file, for the record."""
+    """Returns the graph whose nodes are named by their operations in the file."""
     nodes = tuple(
         dataclasses.replace(node, op=built.operations[node.index])
         if node.index in built.operations

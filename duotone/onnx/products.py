@@ -10,7 +10,7 @@ from duotone.onnx.protos import NodeProto, attribute
 
 
 def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str:
-    """The row of a product that fills no matrix instruction, as for a ``dot_general`` in JAX.
+    """Returns the row of a product that fills no matrix instruction, like a ``dot_general``'s.
 
     Args:
         node: a node of any operation.

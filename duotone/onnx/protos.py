@@ -43,16 +43,16 @@ NUMBERS: Mapping[str, int] = MappingProxyType({name: number for number, name in 
 """ONNX's number of each element type."""
 FLOAT = NUMBERS["float32"]
 NO_DTYPE = "none"
-"""The dtype of a value that is no tensor, or of a tensor of unknown type."""
+"""The dtype of a value that is not a tensor, or of a tensor of unknown type."""
 
 
 def dtype_of(number: int) -> str:
-    """The dtype with a number of ONNX's; :data:`NO_DTYPE` for one that is not known."""
+    """Returns the dtype with a number of ONNX's; :data:`NO_DTYPE` for one that is not known."""
     return DTYPES.get(number, NO_DTYPE)
 
 
 def dtype_in(text: str) -> str:
-    """The dtype in a type as schemas write it (``tensor(float)``); no dtype for what is no tensor.
+    """Returns the dtype in a schema's type (``tensor(float)``), or none if not a tensor.
 
     Example:
         >>> dtype_in("tensor(float)"), dtype_in("seq(tensor(float))")
@@ -65,7 +65,7 @@ def dtype_in(text: str) -> str:
 
 
 def attribute(node: NodeProto, name: str) -> Any:
-    """The value of an attribute, or ``None`` without it."""
+    """Returns the value of an attribute, or ``None`` without it."""
     for found in node.attribute:
         if found.name == name:
             return onnx.helper.get_attribute_value(found)
@@ -73,7 +73,7 @@ def attribute(node: NodeProto, name: str) -> Any:
 
 
 def graphs_in(node: NodeProto) -> Sequence[GraphProto]:
-    """The graphs among the attributes of a node."""
+    """Returns the graphs among the attributes of a node."""
     return [
         graph
         for found in node.attribute
@@ -82,11 +82,11 @@ def graphs_in(node: NodeProto) -> Sequence[GraphProto]:
 
 
 def named(node: NodeProto) -> str:
-    """A node, for messages: its name, or its first result, and its operation."""
+    """Returns a node, for messages: its name, or its first result, and its operation."""
     name = node.name or next((output for output in node.output if output), "")
     return f"node {name!r} ({operation(node)})"
 
 
 def operation(node: NodeProto) -> str:
-    """The operation of a node, with its domain if that is not ONNX's own."""
+    """Returns the operation of a node, with its domain if that is not ONNX's own."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

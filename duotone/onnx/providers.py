@@ -51,7 +51,7 @@ PROVIDERS = ("cpu", "cuda", "tensorrt", "directml")
 
 
 def without_half(provider: str | None, half: str) -> frozenset[str]:
-    """The operations without a half kernel in a provider.
+    """Returns the operations without a half kernel in a provider.
 
     Args:
         provider: one of :data:`PROVIDERS`; ``None`` for none in particular.

@@ -31,7 +31,7 @@ from duotone.graph.graph import (
 from duotone.onnx import weights
 from duotone.onnx.describe import describe
 from duotone.onnx.hints import Hints
-from duotone.onnx.parts import Built, Constant, Part, Step
+from duotone.onnx.parts import Built, Constant, FileStep, Part
 from duotone.onnx.protos import (
     NO_DTYPE,
     GraphProto,
@@ -245,7 +245,7 @@ class Reader:
         scope: MutableMapping[str, int],
         hints: Hints,
         position: int,
-    ) -> Step:
+    ) -> FileStep:
         inputs = [scope[name] if name else -1 for name in node.input]
         nested = self._nested.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if nested is None or (node.op_type == "Scan" and self.opsets[""] < 9):
@@ -262,7 +262,7 @@ class Reader:
                 scope[name] = value
         return step
 
-    def _constant(self, node: NodeProto, part: Part) -> Step:
+    def _constant(self, node: NodeProto, part: Part) -> FileStep:
         (dtype,) = results(node, signature("Constant", "", self.opsets[""]), (), lambda _: "")
         tensor = weights.as_tensor(node) if dtype == FULL_DTYPE else None
         shape = tuple(tensor.dims) if tensor is not None else ("?",)
@@ -270,10 +270,10 @@ class Reader:
         value = self.value(node.output[0], dtype, shape, part.body, constant=constant)
         if tensor is not None:
             self.constants[value] = Constant(tensor, node, node.output[0])
-        return Step(node, -1, [], [], [value])
+        return FileStep(node, -1, [], [], [value])
 
-    def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> Step:
-        """A node without a graph inside."""
+    def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> FileStep:
+        """Returns a node without a graph inside."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         found = signature(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]
@@ -323,7 +323,7 @@ class Reader:
         readers: list[tuple[int, int] | None] = [None] * len(inputs)
         for position, slot in enumerate(slots):
             readers[slot] = (index, position)
-        return Step(node, index, inputs, readers, outputs)
+        return FileStep(node, index, inputs, readers, outputs)
 
     def _kept_constant(self, node: NodeProto, read: Sequence[Value | None]) -> Magnitude | None:
         if node.op_type == "ConstantOfShape":
@@ -337,7 +337,7 @@ class Reader:
         return found
 
     def _too_large(self, read: Sequence[Value | None]) -> str:
-        """Why a reader of an input's default stays full: a cast would make it infinite."""
+        """Returns why a reader of an input's default stays full: a cast would make it infinite."""
         for value in read:
             if value is None or value.index not in self.defaults or value.constant is None:
                 continue
@@ -347,7 +347,7 @@ class Reader:
         return ""
 
     def _badly_rounded(self, node: NodeProto, read: Sequence[Value | None]) -> str:
-        """Why a batch norm stays full: half would round its small variances too coarsely."""
+        """Explains why a batch norm stays full: half would round small variances too much."""
         if node.op_type != "BatchNormalization" or len(read) != 5 or read[4] is None:
             return ""
         found = self.constants.get(read[4].index)
@@ -364,13 +364,13 @@ class Reader:
 
 
 NestedReader = Callable[
-    [Reader, NodeProto, list[int], Part, MutableMapping[str, int], Hints, int], Step
+    [Reader, NodeProto, list[int], Part, MutableMapping[str, int], Hints, int], FileStep
 ]
 """Takes the reader, node, operands, its graph, the visible names, hints and its position."""
 
 
 def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
-    """The names that a nested graph sees: its own, and those of outer graphs."""
+    """Returns the names that a nested graph sees: its own, and those of outer graphs."""
     return ChainMap({}, scope)
 
 

@@ -32,7 +32,7 @@ class Parameter:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Signature:
+class OperationTypes:
     """The types of an operation in one opset.
 
     Attributes:
@@ -52,11 +52,11 @@ class Signature:
     fewest: int
 
     def operand(self, slot: int) -> Parameter | None:
-        """The formal operand in a slot."""
+        """Returns the formal operand in a slot."""
         return _at(self.inputs, slot, self.many_inputs)
 
     def result(self, slot: int) -> Parameter | None:
-        """The formal result in a slot."""
+        """Returns the formal result in a slot."""
         return _at(self.outputs, slot, self.many_outputs)
 
 
@@ -67,8 +67,8 @@ def _at(formals: Sequence[Parameter], slot: int, many: bool) -> Parameter | None
 
 
 @functools.cache
-def signature(operation: str, domain: str, opset: int) -> Signature | None:
-    """The signature of an operation, or ``None`` if ONNX has none.
+def signature(operation: str, domain: str, opset: int) -> OperationTypes | None:
+    """Returns the signature of an operation, or ``None`` if ONNX has none.
 
     Args:
         operation: its type, such as ``"Conv"``.
@@ -88,7 +88,7 @@ def signature(operation: str, domain: str, opset: int) -> Signature | None:
         dtype = "none" if shared else dtype_in(found.type_str)
         return Parameter(found.type_str if shared else "", dtype, found.is_homogeneous)
 
-    return Signature(
+    return OperationTypes(
         tuple(map(formal, schema.inputs)),
         tuple(map(formal, schema.outputs)),
         {name: frozenset(map(dtype_in, types)) for name, types in variables.items()},

@@ -37,7 +37,7 @@ class Storage:
         return [make() for make in self._pieces]
 
     def kept(self, tensor: TensorProto) -> TensorProto:
-        """An unchanged tensor; external data is moved to this storage."""
+        """Returns an unchanged tensor; external data is moved to this storage."""
         if not weights.is_external(tensor):
             return tensor
         read = functools.partial(_bytes, tensor, self._folder)
@@ -45,7 +45,7 @@ class Storage:
         return self._external(tensor, tensor.data_type, length, read)
 
     def halved(self, tensor: TensorProto, half: HalfType) -> TensorProto:
-        """A float32 tensor in half."""
+        """Returns a float32 tensor in half."""
         if not weights.is_external(tensor):
             return weights.tensor_in_half(tensor, self._folder, half)
         read = functools.partial(weights.half_pieces, tensor, self._folder, half)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import OnnxError
 from duotone.onnx.protos import FLOAT, NO_DTYPE, NodeProto, attribute, dtype_of, graphs_in, named
-from duotone.onnx.schemas import Signature
+from duotone.onnx.schemas import OperationTypes
 
 BY_ATTRIBUTE: Mapping[str, str] = {
     "Cast": "to",
@@ -57,7 +57,7 @@ _CONSTANTS = {
 }
 
 
-def check_operands(node: NodeProto, found: Signature | None) -> None:
+def check_operands(node: NodeProto, found: OperationTypes | None) -> None:
     """Checks that a node has a result and the operands that its operation needs.
 
     Raises:
@@ -72,8 +72,8 @@ def check_operands(node: NodeProto, found: Signature | None) -> None:
         raise OnnxError(f"{named(node)} has {given} of the {found.fewest} operands that it needs.")
 
 
-def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict[str, str]:
-    """The dtype of each type variable of a node.
+def bindings(node: NodeProto, found: OperationTypes, operands: Sequence[str]) -> dict[str, str]:
+    """Returns the dtype of each type variable of a node.
 
     Args:
         node: the node.
@@ -113,11 +113,11 @@ def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict
 
 def results(
     node: NodeProto,
-    found: Signature | None,
+    found: OperationTypes | None,
     operands: Sequence[str],
     declared: Callable[[str], str],
 ) -> list[str]:
-    """The dtype of each result of a node without a graph inside.
+    """Returns the dtype of each result of a node without a graph inside.
 
     Args:
         node: the node.
@@ -145,14 +145,14 @@ def results(
 
 
 def _stashed(node: NodeProto, slot: int) -> str:
-    """The dtype of the statistics that a norm returns."""
+    """Returns the dtype of the statistics that a norm returns."""
     if node.op_type == "LayerNormalization" and slot:
         return dtype_of(attribute(node, "stash_type") or FLOAT)
     return NO_DTYPE
 
 
 def _special(node: NodeProto, operands: Sequence[str]) -> str:
-    """The dtype of the first result if an attribute gives it; empty for most operations."""
+    """Returns the dtype of the first result if an attribute gives it; empty for most operations."""
     op = node.op_type
     if op in ("Constant", "ConstantOfShape"):
         return _of_constant(node)

@@ -26,7 +26,7 @@ def verify(model: ModelProto) -> ModelProto:
         _walk(model.graph, {}, opsets)
     except (OnnxError, KeyError) as error:
         raise RewriteError(
-            f"the rewritten model is no valid one: {error} This is a fault of duotone, please "
+            f"the rewritten model is not a valid one: {error} This is a fault of duotone, please "
             "report the model."
         ) from error
     return model

@@ -24,17 +24,17 @@ PIECE = 2**22
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """True if the elements are external data."""
+    """Returns True if the elements are external data."""
     return tensor.data_location == ONNX.TensorProto.EXTERNAL
 
 
 def count(tensor: TensorProto) -> int:
-    """Number of elements."""
+    """Returns the number of elements."""
     return math.prod(tensor.dims)
 
 
 def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
-    """The file, offset and length in bytes of external data.
+    """Returns the file, offset and length in bytes of external data.
 
     Args:
         tensor: a tensor with external data.
@@ -66,7 +66,7 @@ def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int
         length = int(entries.get("length") or bytes_in(tensor))
     except ValueError as error:
         raise OnnxError(
-            f"tensor {tensor.name!r}: its offset or length is no number: {error}."
+            f"tensor {tensor.name!r}: its offset or length is not a number: {error}."
         ) from error
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size or length != bytes_in(tensor):
@@ -78,7 +78,7 @@ def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int
 
 
 def bytes_in(tensor: TensorProto) -> int:
-    """Bytes of the elements of a tensor, by its shape and type."""
+    """Returns the bytes of the elements of a tensor, by its shape and type."""
     dtype = dtype_of(tensor.data_type)
     small = {"int4": 2, "uint4": 2, "float4e2m1": 2, "int2": 4, "uint2": 4}.get(dtype)
     if small:
@@ -113,7 +113,7 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
-    """The elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
+    """Yields the elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
     if is_external(tensor):
         path, offset, length = data_range(tensor, folder)
         with path.open("rb") as file:
@@ -146,13 +146,13 @@ def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
-    """The elements of a float32 tensor in half; too large numbers are saturated."""
+    """Yields the elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
 
 
 def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:
-    """A float32 tensor in half, with its elements in the tensor."""
+    """Returns a float32 tensor in half, with its elements in the tensor."""
     made = ONNX.TensorProto()
     made.name = tensor.name
     made.doc_string = tensor.doc_string
@@ -163,7 +163,7 @@ def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> 
 
 
 def as_tensor(node: Any) -> TensorProto | None:
-    """The float32 tensor of a ``Constant`` node; ``None`` for any other."""
+    """Returns the float32 tensor of a ``Constant`` node; ``None`` for any other."""
     for found in node.attribute:
         if found.name == "value" and found.t.data_type == FLOAT:
             return found.t

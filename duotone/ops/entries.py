@@ -142,7 +142,7 @@ def rows(
 
 
 def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
-    """The traits of each operation that has a row, by name.
+    """Returns the traits of each operation that has a row, by name.
 
     Args:
         entries: the rows; rows of one operation for several half types have the same traits.
@@ -151,7 +151,7 @@ def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
 
 
 def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
-    """The name of the interval function of each operation that has a row.
+    """Returns the name of the interval function of each operation that has a row.
 
     Args:
         entries: the rows.
@@ -160,7 +160,7 @@ def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
 
 
 def names_with(table: Mapping[str, Traits], *traits: Trait) -> frozenset[str]:
-    """The names of the operations that have at least one of the given traits.
+    """Returns the names of the operations that have at least one of the given traits.
 
     Example:
         >>> names_with({"neg": frozenset({Trait.NEGATES}), "add": frozenset()}, Trait.NEGATES)
@@ -170,7 +170,7 @@ def names_with(table: Mapping[str, Traits], *traits: Trait) -> frozenset[str]:
 
 
 def traits_of(table: Mapping[str, Traits], name: str) -> Traits:
-    """The traits of an operation; :data:`~duotone.ops.traits.UNDESCRIBED` if it has no row.
+    """Returns the traits of an operation; :data:`~duotone.ops.traits.UNDESCRIBED` if it has no row.
 
     Example:
         >>> sorted(traits_of({"neg": frozenset({Trait.NEGATES})}, "neg"))

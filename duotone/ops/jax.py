@@ -7,7 +7,7 @@ stay float32, keep every safety rule on, and are reported. Seven names here are 
 meanings that the front end distinguishes: ``square`` (also ``mul`` of a value with itself),
 ``convert_exact`` (a ``convert_element_type`` that loses nothing in half), ``exact_power``
 (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two floating point values
-that are no literals), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
+that are not literals), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
 ``short_dot`` (a ``dot_general`` that fills no matrix instruction, :mod:`duotone.graph.products`),
 ``scatter_once`` (a ``scatter-add`` to zeros that adds at most one update to each element).
 

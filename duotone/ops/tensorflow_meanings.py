@@ -300,7 +300,7 @@ _MEANINGS = ("sum_of_products", "short_dot", "ExactPower", "CastExact")
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """The names in a line, each with its operands."""
+    """Yields the names in a line, each with its operands."""
     for word in text.split():
         name, _, operands = word.rstrip("]").partition("[")
         yield name, operands
@@ -321,7 +321,7 @@ def _taken(table: Mapping[str, str], *, interval: bool) -> Iterator[Entry]:
 
 
 def _operands(text: str) -> slice | tuple[int, ...]:
-    """The operands that count, as written in brackets."""
+    """Returns the operands that count, as written in brackets."""
     if ":" in text:
         first, _, last = text.partition(":")
         return slice(int(first) if first else None, int(last) if last else None)
@@ -356,7 +356,7 @@ _OPERANDS = {
 
 
 def operands_of(op: str, count: int) -> Sequence[int]:
-    """The positions of the operands of an op that count.
+    """Returns the positions of the operands of an op that count.
 
     Args:
         op: its name.

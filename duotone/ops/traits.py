@@ -353,7 +353,7 @@ class Trait(enum.StrEnum):
     # ------------------------------------------------------- nested programs
     STRUCTURAL = (
         "structural",
-        "is no operation of the user's code: a value enters or leaves a nested program",
+        "is not an operation of the user's code: a value enters or leaves a nested program",
         "loop.carry",
         "scan itself has no node",
     )

@@ -26,7 +26,7 @@ def check_callable(name: str, fn: Any) -> None:
 
     Args:
         name: the public function that was called, for the error.
-        fn: what it was given.
+        fn: the argument.
     """
     if not callable(fn):
         raise ArgumentTypeError(
@@ -55,7 +55,7 @@ def refuse_heal(name: str, policy: Policy | None) -> None:
 
 
 def without_heal(policy: Policy | None) -> Policy | None:
-    """A policy as it paints: healing is for who watches the steps."""
+    """Returns a policy as it paints: healing is for who watches the steps."""
     return policy.replace(heal=0) if policy is not None and policy.heal else policy
 
 
@@ -69,7 +69,7 @@ def check_calibration(name: str, calibration: Any) -> None:
 
 
 def half_named(name: str, dtype: Any) -> HalfType | None:
-    """The half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
+    """Returns the half type that ``dtype`` names, or ``None`` for float32: mixed precision is off.
 
     Raises:
         ArgumentTypeError: it is not a dtype.
@@ -95,7 +95,7 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
 
 
 def is_off(name: str, dtype: Any) -> bool:
-    """Says of a dtype that it switches mixed precision off.
+    """Returns True if a dtype switches mixed precision off.
 
     Raises:
         ArgumentTypeError, ArgumentError: as :func:`half_named` does.

@@ -33,8 +33,8 @@ class ValueRange:
 
     Attributes:
         value: its index in the function's graph.
-        name: of an argument its path (``params/dense/kernel``); else name scope and operation that
-            makes it.
+        name: the path of an argument (``params/dense/kernel``); else the name scope and operation
+            of its maker.
         low: least finite element.
         high: greatest finite element.
         small: share of the elements that are not zero that lie below float16's normal numbers
@@ -70,10 +70,10 @@ class Calibration:
 
     Attributes:
         function: its name, for people.
-        fingerprint: of its graph; tells another function. Sizes of arrays are not part of it, so
-            that another batch size will do.
+        fingerprint: a digest that distinguishes its graph from those of other functions, at any
+            batch size.
         batches: how many were measured.
-        values: what was measured, for each value that has elements and was never NaN.
+        values: the measurements of each value that has elements and was never NaN.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -171,18 +171,18 @@ class Calibration:
             ) from error
         except (ValueError, RecursionError) as error:
             raise CalibrationError(
-                f"{file} is no calibration: it is not JSON ({error}). Save one with "
+                f"{file} is not a calibration: it is not JSON ({error}). Save one with "
                 "duotone.calibrate(fn, batches).save(path)."
             ) from error
         return _read(file, data)
 
 
 def _read(file: Path, data: Any) -> Calibration:
-    """The record in the data of a file."""
+    """Returns the record in the data of a file."""
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise CalibrationError(
-            f"{file} is no calibration: it does not say that it holds a {_FORMAT}. Save one with "
-            "duotone.calibrate(fn, batches).save(path)."
+            f"{file} is not a calibration: it does not say that it holds a {_FORMAT}. Save one "
+            "with duotone.calibrate(fn, batches).save(path)."
         )
     if data.get("version") != _VERSION:
         raise CalibrationError(
@@ -212,14 +212,14 @@ def _read_value(data: Any) -> ValueRange:
         raise ValueError(f"value {value} has a least element above its greatest")
     for name in ("small", "lost", "over"):
         if not 0.0 <= numbers[name] <= 1.0:
-            raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is no share")
+            raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is not a share")
     shape = tuple(int(size) for size in data.get("shape", ()))
     return ValueRange(value=value, name=str(data["name"]), shape=shape, **numbers)
 
 
 def _read_count(data: Any, name: str) -> int:
-    """A whole number from 0 on."""
+    """Returns a whole number from 0 on."""
     number = data[name]
     if type(number) is not int or number < 0:
-        raise ValueError(f"{name} is {number!r}, which is no whole number from 0 on")
+        raise ValueError(f"{name} is {number!r}, which is not a whole number from 0 on")
     return number

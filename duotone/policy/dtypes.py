@@ -25,7 +25,7 @@ OFF = "float32"
 
 
 def canonical(name: str) -> str:
-    """The dtype that a name means; one that is not known here comes back as it is.
+    """Returns the dtype that a name means; one that is not known here comes back as it is.
 
     Example:
         >>> canonical("bf16"), canonical(" Half "), canonical("fp32"), canonical("int8")
@@ -36,7 +36,7 @@ def canonical(name: str) -> str:
 
 
 def near_half(name: str) -> str:
-    """The half type that a name is most like; empty if it is like none.
+    """Returns the half type that a name is most like; empty if it is like none.
 
     Example:
         >>> near_half("mixed_float16"), near_half("mixed_bfloat16"), near_half("int8")

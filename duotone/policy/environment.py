@@ -49,7 +49,7 @@ NVTX = "DUOTONE_NVTX"
 """Switches NVTX ranges; read by :mod:`duotone.transforms.nvtx`."""
 _PREFIX = "DUOTONE_"
 _SAID: set[str] = set()
-"""Unknown variables of which it was said."""
+"""The unknown variables that were already reported."""
 _TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
 _LOGGED_MODULE = "auto_mixed_precision"
@@ -82,7 +82,7 @@ class Variable(NamedTuple):
 
 
 class MathVariable(NamedTuple):
-    """A variable of TensorFlow or NVIDIA that says how float32 calculates.
+    """A variable of TensorFlow or NVIDIA that sets the algorithm of float32 math.
 
     Attributes:
         name: Its name; duotone's own are ``DUOTONE_FLOAT32_MATH`` and ``DUOTONE_CONVOLUTION_MATH``.
@@ -107,7 +107,7 @@ class Setting(NamedTuple):
 
 
 def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """All settings in `environ`, in the order of ``VARIABLES``.
+    """Returns all settings in `environ`, in the order of ``VARIABLES``.
 
     Args:
         environ: Variable names and values, such as ``os.environ``.
@@ -136,7 +136,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
 
 
 def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
-    """Settings of float32 math from TensorFlow's and NVIDIA's variables, the strongest last."""
+    """Returns float32 math settings from TensorFlow's and NVIDIA's variables, strongest last."""
     own = {variable.field: variable.duotone for variable in VARIABLES}
     settings = []
     for variable in MATH_VARIABLES:
@@ -152,7 +152,7 @@ def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
 
 
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Says once of each variable with duotone's prefix that there is no such variable.
+    """Warns once about each variable with duotone's prefix that does not exist.
 
     No error: another release of duotone may have it.
     """
@@ -170,7 +170,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
-    """The error for a variable whose value is not taken: names both, and the remedy."""
+    """Returns the error for a variable whose value is not taken: names both, and the remedy."""
     text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
     return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
 
@@ -181,7 +181,7 @@ _LIST_TAKES = "operation names separated by commas, such as exp,dot_general (emp
 def _parse_list(name: str, value: str) -> frozenset[str]:
     entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
     for entry in sorted(entries):
-        # Seen in the wild: "BiasAdd|Softmax", which TensorFlow took as one unknown name in silence.
+        # Users wrote "BiasAdd|Softmax", which TensorFlow silently took as one unknown name.
         if re.search(r"[\s|;\"']", entry):
             problem = f"{entry!r} is not one operation name"
             raise environment_error(name, value, problem, _LIST_TAKES)
@@ -189,7 +189,7 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
 
 
 def _some_of(field: str, example: str) -> Variable:
-    """The variable of what can be switched off by name."""
+    """Returns the variable of what can be switched off by name."""
     kind, known = field.removesuffix("_remove"), REMOVABLE[field]
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
@@ -212,7 +212,7 @@ def _some_of(field: str, example: str) -> Variable:
 
 
 def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
-    """Parses one of some words; None for an empty value, where that is taken."""
+    """Parses one of some words; None for an empty value, where that is allowed."""
 
     def parse(name: str, value: str) -> str | None:
         if not value.strip() and "(empty" in takes:
@@ -233,7 +233,7 @@ _BOOLEAN_TAKES = "0, 1, true or false"
 
 
 def parse_boolean(name: str, value: str) -> bool:
-    """The truth value of the variable called `name`."""
+    """Returns the truth value of the variable called `name`."""
     truth = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
     if truth is None:
         raise environment_error(name, value, "not a truth value", _BOOLEAN_TAKES)
@@ -253,7 +253,7 @@ def _parse_folder(name: str, value: str) -> Path | None:
 
 
 def folder_problem(path: Path) -> str | None:
-    """Why `path` cannot take files, or None if it is a folder."""
+    """Returns why `path` cannot take files, or None if it is a folder."""
     if not path.exists():
         return f"there is no folder {path} (create it with: mkdir -p {path})"
     if not path.is_dir():
@@ -265,7 +265,7 @@ _VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODU
 
 
 def _parse_vmodule(name: str, value: str) -> bool:
-    """True if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
+    """Checks if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
 
     TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
     judge; in DUOTONE_VMODULE another module can only be a slip.
@@ -279,7 +279,7 @@ def _parse_vmodule(name: str, value: str) -> bool:
             problem = f"the only module that duotone logs is {_LOGGED_MODULE}, not {module!r}"
             raise environment_error(name, value, problem, _VMODULE_TAKES)
         if not re.fullmatch(r"[+-]?[0-9]+", level):
-            problem = f"{entry!r} gives no whole number as the level"
+            problem = f"{entry!r} does not give a whole number as the level"
             raise environment_error(name, value, problem, _VMODULE_TAKES)
         log_level = int(level)
     return log_level >= _DECISION_LOG_LEVEL
@@ -363,7 +363,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _some_of("rules_remove", "solve,carry"),
     _some_of("optimizations_remove", "factors,picks"),
-    _math("float32_math", "how float32 dots and convolutions calculate inside"),
+    _math("float32_math", "the algorithm of float32 dots and convolutions"),
     _math("convolution_math", "the same for convolutions alone"),
     Variable(
         field="reduce_dtype",

@@ -31,11 +31,11 @@ _PATHS = ("log_path", "calibration")
 
 
 def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
-    """The arguments for a policy that a file holds.
+    """Returns the arguments for a policy that a file holds.
 
     Args:
-        path: of the file.
-        fields: that a policy has.
+        path: the path of the file.
+        fields: the fields that a policy has.
 
     Returns:
         Values by field; paths are made absolute, and a calibration is loaded.
@@ -71,12 +71,12 @@ def _parse(path: Path) -> dict[str, Any]:
             "the fields of duotone.Policy."
         ) from error
     except UnicodeDecodeError as error:
-        raise PolicyError(f"{path} is no policy file: it is not text.") from error
+        raise PolicyError(f"{path} is not a policy file: it is not text.") from error
     form, load = ("JSON", json.loads) if text.lstrip()[:1] == "{" else ("TOML", tomllib.loads)
     try:
         return load(text)
     except (ValueError, RecursionError) as error:
         raise PolicyError(
-            f"{path} is no valid {form}: {error}. A policy file has lines such as "
+            f"{path} is not valid {form}: {error}. A policy file has lines such as "
             'deny_add = ["tanh"].'
         ) from error

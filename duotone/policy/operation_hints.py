@@ -21,7 +21,7 @@ LEAVE_IT = (
 )
 """Said of a variable of TensorFlow's that names an operation which only TensorFlow knows."""
 
-# JAX primitive -> the TensorFlow operations that it stands for.
+# These map a JAX primitive to the TensorFlow operations that it replaces.
 _ONE_PRIMITIVE: dict[str, str] = {
     "dot_general": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
     "conv_general_dilated": (
@@ -92,7 +92,7 @@ _BATCH_NORM = ("reduce_sum", "sub", "rsqrt", "mul", "add")
 _CROSS_ENTROPY = ("reduce_max", "sub", "exp", "reduce_sum", "log")
 _RECURRENT = ("dot_general", "logistic", "tanh", "mul", "add")
 
-# TensorFlow operation -> the JAX primitives that are written in its place.
+# These map a TensorFlow operation to the JAX primitives that replace it.
 _SEVERAL_PRIMITIVES: dict[str, tuple[str, ...]] = {
     "Softmax": ("reduce_max", "sub", "exp", "reduce_sum", "div"),
     "LogSoftmax": _CROSS_ENTROPY,
@@ -139,7 +139,7 @@ _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
 
 
 def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
-    """The name to write instead of `name`, as the end of a sentence in an error message.
+    """Returns the name to write instead of `name`, as the end of a sentence in an error message.
 
     Args:
         name: An operation name that is not in `known`.

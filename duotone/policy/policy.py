@@ -93,7 +93,7 @@ class Policy:
         keep_half: Name-scope patterns whose operations are painted half.
         rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
         optimizations_remove: Names of optimizations to switch off (``docs/optimizations.md``).
-        float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
+        float32_math: The algorithm of float32 dots and convolutions on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
             ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
@@ -111,7 +111,7 @@ class Policy:
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
-        PolicyTypeError: A value of the wrong type, or a name that is no field; also a TypeError.
+        PolicyTypeError: A value of the wrong type, or a name that is not a field; also a TypeError.
 
     Example:
         >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
@@ -220,7 +220,7 @@ class Policy:
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
     def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
-        """This policy with what the environment adds; see the class for who wins.
+        """Returns this policy with what the environment adds; see the class for who wins.
 
         Each variable has a duotone name and most a TensorFlow name (lists also an older one), see
         ``docs/environment.md``. Where the duotone name is set, even to nothing, others are not
@@ -268,10 +268,10 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Policy:
-        """The policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
+        """Returns the policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
 
         Args:
-            path: of the file; its fields are those of this class, paths in it relative to it.
+            path: the file, with fields of this class; its paths are relative to the file.
 
         Raises:
             PolicyError: no such file, one of another form, or a field or value that no policy has;
@@ -285,14 +285,14 @@ class Policy:
             raise type(error)(f"{path}: {error}") from error
 
     def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
-        """The settings of a policy file: field, value and source. Variables come later and win."""
+        """Returns field, value and source of each setting in a policy file."""
         if not path.strip():
             return []
-        held = Policy.from_file(path)._set_fields()
-        return [(field, value, f"{FILE}{path}") for field, value in held.items()]
+        read = Policy.from_file(path)._set_fields()
+        return [(field, value, f"{FILE}{path}") for field, value in read.items()]
 
     def _set_fields(self) -> dict[str, Any]:
-        """The value of each field that differs from its default."""
+        """Returns the value of each field that differs from its default."""
         found = {field: getattr(self, field) for field in _DEFAULTS}
         return {field: value for field, value in found.items() if value != _DEFAULTS[field]}
 
@@ -327,7 +327,7 @@ class Policy:
             raise UnknownOperationError("\n  ".join(lines))
 
     def replace(self, **changes: Any) -> Policy:
-        """A copy with some fields changed, checked like a new policy.
+        """Returns a copy with some fields changed, checked like a new policy.
 
         Args:
             **changes: New values by field name.
@@ -336,7 +336,7 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: As for a new policy, or a name that is no field.
+            PolicyError: As for a new policy, or a name that is not a field.
 
         Example:
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
@@ -347,7 +347,7 @@ class Policy:
         return dataclasses.replace(self, **changes, _origins=origins)
 
     def describe(self) -> str:
-        """All that differs from the defaults, on one line, for logs.
+        """Returns all that differs from the defaults, on one line, for logs.
 
         Example:
             >>> Policy().describe()
@@ -358,7 +358,7 @@ class Policy:
         return described(self._set_fields(), LISTS, (o.source for o in self._origins))
 
     def _sources(self, field: str, entry: str) -> list[str]:
-        """Where an entry was asked for: the argument in code, one or more variables, or both."""
+        """Returns what asked for an entry: the argument in code, environment variables or both."""
         found = [o.source for o in self._origins if (o.field, o.entry) == (field, entry)]
         return found or [f"Policy({field}=...)"]
 
@@ -391,7 +391,7 @@ class Policy:
             )
 
 
-# By the name of each field that a user can set.
+# This has the default of each field that a user can set.
 _DEFAULTS: dict[str, Any] = {
     field.name: field.default
     for field in dataclasses.fields(Policy)

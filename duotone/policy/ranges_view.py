@@ -57,9 +57,10 @@ class Range(Protocol):
 
 
 def mark(value: Range) -> str:
-    """``"overflows"`` if float16 ends before the largest magnitude.
+    """Returns ``"overflows"`` if float16 ends before the largest magnitude.
 
-    ``"underflows"`` if more than half of the elements are below its normal numbers, else nothing.
+    Returns ``"underflows"`` if more than half of the elements are below its normal numbers, else an
+    empty text.
     """
     if value.largest > _FLOAT16.largest:
         return "overflows"
@@ -67,11 +68,11 @@ def mark(value: Range) -> str:
 
 
 def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
-    """Measured ranges as a rich renderable.
+    """Returns measured ranges as a Rich renderable.
 
     Args:
         title: a line above.
-        values: what was measured, in program order.
+        values: the measured values, in program order.
         width: in columns.
     """
     view = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
@@ -101,7 +102,7 @@ def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
 
 
 def _broken(name: str, width: int) -> str:
-    """A name in lines that begin at its slashes."""
+    """Returns a name in lines that begin at its slashes."""
     lines = [""]
     for part in name.split("/"):
         begun = f"{lines[-1]}/{part}" if lines[-1] else part
@@ -114,14 +115,14 @@ def _broken(name: str, width: int) -> str:
 
 
 def _share(share: float) -> str:
-    """A share in percent; a dot for none, and never 0 for some."""
+    """Returns a share in percent; a dot for none, and never 0 for some."""
     if share == 0.0:
         return "."
     return "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def render(title: str, values: Sequence[Range]) -> str:
-    """:func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
+    """Returns :func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
     width = max(shutil.get_terminal_size().columns, _WIDTH)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(title, values, width))

@@ -63,7 +63,7 @@ def keep_half() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scaling_loss() -> Iterator[None]:
-    """As :func:`updating`, for what multiplies a loss by its scale: ``blame`` looks for it."""
+    """Marks code that multiplies a loss by its scale, as :func:`updating` does, for ``blame``."""
     with jax.named_scope(LOSS_SCALE):
         yield
 
@@ -90,7 +90,7 @@ def switched_off() -> Iterator[None]:
 
 
 def region_of(scopes: Sequence[str]) -> str:
-    """The region of a node: ``"full"``, ``"half"``, ``"off"``, ``"update"`` (full too) or ``""``.
+    """Returns a node's region: ``"full"``, ``"half"``, ``"off"``, ``"update"`` or ``""``.
 
     Args:
         scopes: name scopes, outermost first. The innermost region decides, unless one is switched
@@ -105,10 +105,10 @@ def region_of(scopes: Sequence[str]) -> str:
 
 
 def marker_of(region: str) -> tuple[str, ...]:
-    """Name scopes that mean a region: the other way round than :func:`region_of`."""
+    """Returns the name scopes that mean a region, the inverse of :func:`region_of`."""
     return tuple(scope for scope, name in _MARKERS.items() if name == region)[:1]
 
 
 def without_regions(scopes: Sequence[str]) -> tuple[str, ...]:
-    """The scopes that are not regions."""
+    """Returns the scopes that are not regions."""
     return tuple(scope for scope in scopes if scope not in _MARKERS)

@@ -40,7 +40,7 @@ def resolve(
         policy: merged with the environment.
         half: the half type.
         lists: the front end's lists for it, with the policy's level and edits.
-        profitability: what gains from half on the device.
+        profitability: the operations that gain from half on the device.
         optimizations: names of the device's optimizations.
 
     Raises:
@@ -68,7 +68,7 @@ def resolve(
 
 
 def without(policy: Policy, fields: Iterable[str]) -> Policy:
-    """A policy in which some fields have their defaults: they have no meaning for a front end."""
+    """Returns a policy without the fields that have no meaning for a front end."""
     return dataclasses.replace(policy, **{field: getattr(_DEFAULT, field) for field in fields})
 
 
@@ -78,7 +78,7 @@ _DEFAULT = Policy()
 def edited_lists(
     policy: Policy, half: HalfType, entries: tuple[Entry, ...], rename: Rename = frozenset
 ) -> OpLists:
-    """The lists for a half type, with a policy's level and edits.
+    """Returns the lists for a half type, with a policy's level and edits.
 
     Args:
         policy: merged with the environment.
@@ -104,7 +104,7 @@ def _measurements(
 
 
 def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:
-    """The dtype in which devices add up gradients, if the policy names one.
+    """Returns the dtype in which devices add up gradients, if the policy names one.
 
     Raises:
         PolicyError: it is the other half type.
@@ -113,7 +113,7 @@ def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:
     if asked not in (None, FULL_DTYPE, half.name):
         raise PolicyError(
             f"the policy's reduce_dtype is {asked!r}, and this program is painted in {half.name}: "
-            "a compiler adds up what a dot hands on, which is float32 or the half type. Take "
+            "a compiler adds up the result of a dot, which is float32 or the half type. Take "
             f"reduce_dtype={half.name!r} or 'float32', or dtype={asked!r}."
         )
     return asked

@@ -12,7 +12,7 @@ VARIABLE, FILE = "environment variable ", "policy file "
 
 
 def described(fields: Mapping[str, Any], lists: Sequence[str], sources: Iterable[str]) -> str:
-    """All that differs from the defaults, on one line.
+    """Returns all that differs from the defaults, on one line.
 
     Args:
         fields: the value of each field that differs from its default.
@@ -26,7 +26,7 @@ def described(fields: Mapping[str, Any], lists: Sequence[str], sources: Iterable
 
 
 def _phrases(fields: Mapping[str, Any], lists: Sequence[str]) -> list[str]:
-    """A phrase for each field."""
+    """Returns a phrase for each field."""
     phrases = [f"{name} {fields[name]}" for name in ("painter", "level") if name in fields]
     if "ignore_performance" in fields:
         phrases.append("rewrites also where half is not faster")

@@ -1,7 +1,6 @@
 """The values that a policy's fields take: each checked, and brought to its one form.
 
-Called by :mod:`duotone.policy.policy` when a policy is made; every message names the field as the
-user wrote it, and what it takes.
+Every message names the field as the user wrote it, and what it takes.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 
 
 class Names(Protocol):
-    """Several names: a list, tuple or set of strings. One string is flagged by a type checker.
+    """Several names: a list, tuple or set of strings. A type checker flags a single string.
 
     Of a string ``3 in "abc"`` is an error, so its ``__contains__`` takes no object.
     """
 
     def __contains__(self, name: object, /) -> bool:
-        """True if this is one of the names."""
+        """Returns True if this is one of the names."""
         ...
 
     def __iter__(self) -> Iterator[str]:
@@ -49,7 +48,7 @@ class Origin(NamedTuple):
 
 
 def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
-    """Raises if one of some names is no field, with the field that was probably meant."""
+    """Raises if one of some names is not a field, with the field that was probably meant."""
     known = list(fields)
     for name in names:
         if name not in known:
@@ -59,7 +58,7 @@ def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises if a field is none of the words that it takes."""
+    """Raises unless a field is one of the words that it takes."""
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
     if isinstance(value, str) and value in choices:
         return
@@ -77,11 +76,11 @@ def check_boolean(field: str, value: object) -> None:
 
 
 HEAL_AFTER = 3
-"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is no reason to."""
+"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is not a reason to."""
 
 
 def heal_after(value: object) -> int:
-    """The number of steps after which to heal, 0 for never, from a switch or that number."""
+    """Returns the steps after which to heal, from a switch or a number; 0 for never."""
     if isinstance(value, bool):
         return HEAL_AFTER if value else 0
     if not isinstance(value, int):
@@ -94,7 +93,7 @@ def heal_after(value: object) -> int:
 
 
 def reduce_dtype(value: Any) -> str | None:
-    """The name of a dtype in which devices add up gradients; None leaves it to the painting."""
+    """Returns the dtype in which devices add up gradients; None if the painting decides."""
     if value is None:
         return None
     try:
@@ -110,7 +109,7 @@ def reduce_dtype(value: Any) -> str | None:
 
 
 def strings(field: str, value: object) -> tuple[str, ...]:
-    """The entries of a list field, each once, in an order that does not change between runs."""
+    """Returns the entries of a list field, each once, in the same order in every run."""
     if isinstance(value, (str, bytes)):
         text = value if isinstance(value, str) else value.decode(errors="replace")
         raise PolicyTypeError(
@@ -161,7 +160,7 @@ def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
 
 
 def folder(value: object) -> Path | None:
-    """The absolute path of a folder that can be written to; None for none."""
+    """Returns the absolute path of a folder that can be written to; None for none."""
     if value is None:
         return None
     if not isinstance(value, (str, os.PathLike)):
@@ -181,7 +180,7 @@ def folder(value: object) -> Path | None:
 
 
 def stated_ranges(value: object) -> StatedRanges:
-    """The entries of ``ranges``, sorted by name."""
+    """Returns the entries of ``ranges``, sorted by name."""
     if isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value):
         value = dict(value)
     if not isinstance(value, Mapping):

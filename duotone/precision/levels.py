@@ -37,7 +37,7 @@ class Levels:
     anchors: tuple[bool, ...]
 
     def is_far(self, value: int, reader: int) -> bool:
-        """True if a reader needs a value to be in memory, or to be recomputed."""
+        """Returns True if a reader needs a value to be in memory, or to be recomputed."""
         return self.nodes[reader] > self.values[value]
 
 
@@ -46,7 +46,7 @@ def find_levels(graph: Graph, classes: Classes) -> Levels:
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
 
     Returns:
         The levels; they start at 0 for nodes that no anchor precedes.

@@ -59,7 +59,7 @@ class Inside:
 
 
 def _entering(graph: Graph) -> list[int]:
-    """The operations that read an argument, also through nodes that carry it into a body."""
+    """Returns the operations that read an argument, also inside bodies that it enters."""
     found: set[int] = set()
     seen: set[int] = set(graph.inputs)
     waiting = list(graph.inputs)
@@ -174,7 +174,7 @@ def _was_half(graph: Graph, value: Value, casts: set[int]) -> bool:
 
 
 def _rounded_by_all(graph: Graph, outs: Sequence[Value], casts: set[int], half: str) -> bool:
-    """True if every reader of a float32 result rounds it."""
+    """Returns True if every reader of a float32 result rounds it."""
     for value in outs:
         readers = {reader for reader, _ in graph.consumers[value.index]}
         kept = any(value.index == result for result, _ in graph.outputs)
@@ -271,7 +271,7 @@ def _moved(
     numbers: Mapping[int, tuple[int, ...]],
     outer: tuple[int, ...],
 ) -> OperationRecord:
-    """An operation of a program inside, as an operation of the program around.
+    """Returns an operation of a program inside, as an operation of the program around.
 
     Args:
         inner: the operation.
@@ -309,5 +309,5 @@ def _renumbered(
 
 
 def _all(numbers: Mapping[int, tuple[int, ...]], indices: Sequence[int]) -> tuple[int, ...]:
-    """The new numbers of some operations; hidden ones are left out."""
+    """Returns the new numbers of some operations; hidden ones are left out."""
     return tuple(dict.fromkeys(n for i in indices for n in numbers.get(i, ())))

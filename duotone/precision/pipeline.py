@@ -89,10 +89,10 @@ class Decisions:
 
     Attributes:
         graph: the program; weights that are cast beforehand are given in half.
-        classes: what each node is.
+        classes: the class of each node.
         painting: its precisions.
         plan: its casts; empty if the front end makes casts as it writes.
-        optimizations: what is applied in another form.
+        optimizations: the operations that are applied in another form.
     """
 
     graph: Graph
@@ -116,7 +116,7 @@ def decide(
     Args:
         graph: the program.
         resolved: the user's policy.
-        can: what the front end's programs can do.
+        can: the capabilities of the front end's programs.
         assumptions: the ranges that are stated or were measured.
         weights: values that are the same at every call, to be given in half if read in half only.
         names: the names of a node that the user's patterns may match.
@@ -126,7 +126,7 @@ def decide(
 
     Raises:
         PolicyError: the painter is not for these programs, or a node is pinned to both precisions.
-        RangeError: what is stated of a value contradicts what is known of it.
+        RangeError: a stated range contradicts the known range of a value.
     """
     graph = check_graph(graph)
     classes = _classify(graph, resolved, names)
@@ -153,7 +153,7 @@ def decide(
 
 
 def leave_full(graph: Graph, resolved: Resolved) -> Decisions:
-    """The decisions for a program in which nothing is half: mixed precision is switched off.
+    """Returns the decisions for a program if mixed precision is off: nothing is half.
 
     Args:
         graph: the program.
@@ -176,7 +176,7 @@ def _classify(graph: Graph, resolved: Resolved, names: NodeNames) -> Classes:
 def _find_ranges(
     graph: Graph, resolved: Resolved, can: Capabilities, assumptions: Assumptions
 ) -> Ranges:
-    """The ranges that somebody reads: duotone's rules, or a rule for any painter."""
+    """Returns the ranges that somebody reads: duotone's rules, or a rule for any painter."""
     if resolved.by_rules or resolved.knows_values or can.ranges_for_all_painters:
         return find_ranges(graph, assumptions, can.interval_rules)
     return NO_RANGES
@@ -211,14 +211,14 @@ def _paint(graph: Graph, classes: Classes, resolved: Resolved, can: Capabilities
 
 
 def _in_one_precision(painting: Painting, can: Capabilities) -> Painting:
-    """The painting in which each node stores what it computes, if it cannot do otherwise."""
+    """Returns the painting in which nodes that cannot differ store what they compute."""
     return painting if can.two_precisions else dataclasses.replace(painting, store=painting.compute)
 
 
 def _with_fewer_casts(
     graph: Graph, classes: Classes, painting: Painting, resolved: Resolved, can: Capabilities
 ) -> Painting:
-    """Fewer casts, if each of them is an operation."""
+    """Returns a painting with fewer casts, if each cast is an operation."""
     if can.fuses_casts or not resolved.by_rules or Rule.CUT in resolved.rules_off:
         return check_painting(painting, graph)
     return check_painting(fewer_casts(graph, classes, painting), graph)

@@ -59,7 +59,7 @@ class OperationRecord:
             one run.
         sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
             convolution, groups, images, positions in a result, elements of a window, and features
-            that each group reads and makes. Empty for others, and if unknown.
+            that each group reads and makes; empty for others, and if unknown.
     """
 
     index: int
@@ -157,7 +157,7 @@ class Record:
     summary: Summary
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
+        """Returns the record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
         data: dict[str, Any] = {
             "summary": {
                 **dataclasses.asdict(self.summary),
@@ -170,7 +170,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: str) -> Self:
-        """The record that :meth:`to_json` wrote.
+        """Returns the record that :meth:`to_json` wrote.
 
         Args:
             content: the JSON.
@@ -215,7 +215,7 @@ def make_record(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         plan: the casts.
         half: the half type.
@@ -261,12 +261,12 @@ def make_record(
 
 
 def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
-    """The dimensions of a value, in the form that records use."""
+    """Returns the dimensions of a value, in the form that records use."""
     return tuple(str(dimension) for dimension in graph.values[value].shape)
 
 
 def maker_of(graph: Graph, value: int) -> str:
-    """The name of the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
+    """Returns the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
     producer = graph.values[value].producer
     if producer >= 0:
         return graph.nodes[producer].op
@@ -274,7 +274,7 @@ def maker_of(graph: Graph, value: int) -> str:
 
 
 def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
-    """The operations that make some values; structural nodes are passed over."""
+    """Returns the operations that make some values; structural nodes are passed over."""
     found: dict[int, None] = {}
     seen: set[int] = set()
     waiting = list(values)[::-1]
@@ -331,13 +331,13 @@ def _operation(
 
 
 def sizes_of(node: Node) -> tuple[int, ...]:
-    """The sizes of a dot or convolution, in the form that records use."""
+    """Returns the sizes of a dot or convolution, in the form that records use."""
     found = node.attributes.get("sizes", ())
     return found if isinstance(found, tuple) else ()
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
-    """The operands that no operation makes, with their bytes; single numbers do not count."""
+    """Returns the operands that no operation makes, with their bytes, except single numbers."""
     return tuple(
         (index, graph.values[index].bytes(half=may_be_half and compute is Paint.HALF))
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -346,7 +346,7 @@ def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], .
 
 
 def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str, ...]:
-    """The dtype of each operand after casts."""
+    """Returns the dtype of each operand after casts."""
     return tuple(
         half if may_be_half and compute is Paint.HALF else graph.values[index].dtype
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -354,7 +354,7 @@ def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str,
 
 
 def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
-    """The bytes of operands and results."""
+    """Returns the bytes of operands and results."""
     total = 0
     for values, flags, paint in (
         (node.inputs, node.half_inputs, compute),
@@ -369,7 +369,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
 def summarize(
     operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: str
 ) -> Summary:
-    """The totals of operations and casts; ``half`` is the name of the half type."""
+    """Returns the totals of operations and casts; ``half`` is the name of the half type."""
     unlisted: dict[str, int] = {}
     for operation in operations:
         if operation.rule == Rule.UNLISTED:

@@ -11,7 +11,7 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import SAFETY_RULES
 
 BACKWARD = "backward"
-"""Names no rule of an operation: whether a function's passes are painted together."""
+"""The switch for painting a function's passes together, which is not an operation's rule."""
 
 REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -27,9 +27,9 @@ class Resolved:
         level: TensorFlow's optimization level, or ``None``.
         rules_off: names of the rules that are switched off.
         optimizations: names of the optimizations in effect.
-        profitability: what gains from half on the device.
+        profitability: the operations that gain from half on the device.
         ranges: name patterns and the intervals that the user states for them.
-        measurements: of this program, or of several programs of which this may be one.
+        measurements: the measurements of this program, or of several that may include it.
         reduce_dtype: the dtype in which devices add up gradients; ``None`` for the painting's.
         log_path: the folder for the graphs before and after, or ``None``.
         log_decisions: whether each decision is logged.

@@ -76,7 +76,7 @@ class Profile(Viewed):
                 self._problem = str(error)
 
     def _is_here(self) -> bool:
-        """True in the profiled process, False in a forked one."""
+        """Returns True in the profiled process, False in a forked one."""
         return os.getpid() == self._process
 
     def _begin(self) -> None:

@@ -24,7 +24,7 @@ def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
 
     Args:
         record: its tables.
-        sums: the sums behind the tables.
+        sums: the sums of the tables.
 
     Returns:
         Sentences, the most important first.
@@ -92,7 +92,8 @@ def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
     if record.summary.platform == "GPU" and spent > _PART * total:
         yield (
             f"{spent / total:.0%} of the time is in half dots and convolutions without Tensor "
-            f"Cores, with sides that are no multiple of 8, first {_in_words(uneven[0])}: pad them."
+            f"Cores, with sides that are not multiples of 8, first {_in_words(uneven[0])}: pad "
+            "them."
         )
 
 

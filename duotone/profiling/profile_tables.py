@@ -43,7 +43,7 @@ def tabulate(
         notes: notes in addition to those of trace and iterations.
 
     Returns:
-        The record without advice, and the sums behind it.
+        The record without advice, and the sums of its tables.
     """
     events = events_of(trace, facts)
     rows = tuple(_iteration(events, cut) for cut in iterations.cuts)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 import jax
 
 from duotone.cost.arithmetic import backend_config, dots_of
-from duotone.cost.hlo import Computation, Instruction, Program, parse
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction, parse
 from duotone.errors import ProgramTextError
 from duotone.profiling.name_scopes import scope_and_primitive, source_lines
-from duotone.profiling.shapes import Product, product_of
+from duotone.profiling.shapes import MatrixProduct, product_of
 
 CONTAINERS = frozenset({"while", "conditional", "call"})
 """Operations that only run others, which have their own events."""
@@ -48,7 +48,7 @@ class Fact:
     source: str
     dtype: str
     flops: float
-    products: tuple[Product, ...]
+    products: tuple[MatrixProduct, ...]
     exact: bool
     emitter: str
     loop: tuple[str, ...]
@@ -65,7 +65,7 @@ Facts = Mapping[str, Fact]
 
 
 def is_container_name(operation: str) -> bool:
-    """True if an operation with this name only runs others."""
+    """Returns True if an operation with this name only runs others."""
     return _CONTAINER_NAME.fullmatch(operation) is not None
 
 
@@ -136,7 +136,7 @@ def facts_of(text: str) -> dict[str, Fact]:
 def _fact(
     instruction: Instruction,
     computation: Computation,
-    program: Program,
+    program: CompiledProgram,
     loop: tuple[str, ...],
     source: Callable[[str], str],
 ) -> Fact:
@@ -160,7 +160,7 @@ def _fact(
     )
 
 
-def _inside(instruction: Instruction, program: Program) -> tuple[Instruction, ...]:
+def _inside(instruction: Instruction, program: CompiledProgram) -> tuple[Instruction, ...]:
     """Returns the operations inside a fusion."""
     if instruction.opcode != "fusion":
         return ()
@@ -172,8 +172,8 @@ def _inside(instruction: Instruction, program: Program) -> tuple[Instruction, ..
 
 
 def _products(
-    instruction: Instruction, computation: Computation, program: Program
-) -> Iterable[Product]:
+    instruction: Instruction, computation: Computation, program: CompiledProgram
+) -> Iterable[MatrixProduct]:
     if instruction.opcode != "fusion":
         found = product_of(instruction, computation)
         return [found] if found else []

@@ -65,10 +65,11 @@ def read_trace(path: Path) -> Trace:
                 reader.read(data, plane)
         except (wire.WireError, RuntimeError) as error:
             raise TraceError(
-                f"{path} is no trace of JAX's profiler that this JAX can read ({error}). {_REMEDY}"
+                f"{path} is not a trace of JAX's profiler that this JAX can read ({error}). "
+                f"{_REMEDY}"
             ) from error
         if not reader.planes_seen:
-            raise TraceError(f"{path} is no trace of JAX's profiler: it has no plane. {_REMEDY}")
+            raise TraceError(f"{path} is not a trace of JAX's profiler: it has no plane. {_REMEDY}")
     return reader.finish()
 
 
@@ -88,7 +89,7 @@ class _content:  # noqa: N801  (a context)
                 return gzip.decompress(self._path.read_bytes())
             except (EOFError, gzip.BadGzipFile) as error:
                 raise TraceError(
-                    f"{self._path} is no whole .gz file ({error}). {_REMEDY}"
+                    f"{self._path} is not a whole .gz file ({error}). {_REMEDY}"
                 ) from error
         with self._path.open("rb") as file:
             if self._path.stat().st_size == 0:
@@ -189,7 +190,7 @@ class _Reader:
             self._number.append(_number(launched, "_p"))
 
     def _host_kind(self, stats: Any) -> int:
-        """Returns the index of an operation's kind, or -1 if the event is no operation."""
+        """Returns the index of an operation's kind, or -1 if the event is not an operation."""
         operation, module, program, device = None, "", None, 0
         for name, value in stats:
             if name == "hlo_op":

@@ -24,7 +24,7 @@ _TAKEN = re.compile(r"f16|bf16|f32|f8\w+|f4\w+|[su][48]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """A dot or convolution as a matrix product.
 
     Attributes:
@@ -44,9 +44,9 @@ class Product:
         """True if Tensor Cores could compute it, perhaps after mixed precision.
 
         Example:
-            >>> Product(128, 64, 256, ("f32", "f32")).eligible
+            >>> MatrixProduct(128, 64, 256, ("f32", "f32")).eligible
             True
-            >>> Product(128, 1, 256, ("bf16", "bf16")).eligible
+            >>> MatrixProduct(128, 1, 256, ("bf16", "bf16")).eligible
             False
         """
         large = min(self.rows, self.columns, self.contracted) >= TILE
@@ -58,8 +58,8 @@ class Product:
         return any(side % TILE for side in (self.rows, self.columns, self.contracted))
 
 
-def product_of(instruction: Instruction, computation: Computation) -> Product | None:
-    """Converts an instruction to a product; ``None`` if it is no dot or convolution.
+def product_of(instruction: Instruction, computation: Computation) -> MatrixProduct | None:
+    """Converts an instruction to a product; ``None`` if it is not a dot or convolution.
 
     Args:
         instruction: an instruction of ``computation``, not a fusion.
@@ -82,7 +82,7 @@ def product_of(instruction: Instruction, computation: Computation) -> Product | 
     summed = math.prod(lhs.shape[d] for d in contracted)
     times = math.prod(lhs.shape[d] for d in batch)
     per = max(summed * times, 1)
-    return Product(lhs.size // per, rhs.size // per, summed, (lhs.dtype, rhs.dtype))
+    return MatrixProduct(lhs.size // per, rhs.size // per, summed, (lhs.dtype, rhs.dtype))
 
 
 def _operands(instruction: Instruction, computation: Computation) -> tuple[Array, Array]:
@@ -90,7 +90,7 @@ def _operands(instruction: Instruction, computation: Computation) -> tuple[Array
     return lhs, rhs
 
 
-def _convolution(instruction: Instruction, computation: Computation, target: str) -> Product:
+def _convolution(instruction: Instruction, computation: Computation, target: str) -> MatrixProduct:
     """Converts a convolution to the implicit product that libraries compute.
 
     The rows are the pixels of the result and the columns its features. The contraction is over the
@@ -108,7 +108,7 @@ def _convolution(instruction: Instruction, computation: Computation, target: str
     groups = 1
     for name in ("feature_group_count", "batch_group_count"):
         groups *= max((instruction.numbers(name) or (1,))[0], 1)
-    return Product(
+    return MatrixProduct(
         rows=output.size // max(features, 1),
         columns=features // groups,
         contracted=kernel.size // max(features, 1),
@@ -116,7 +116,7 @@ def _convolution(instruction: Instruction, computation: Computation, target: str
     )
 
 
-def _attention(instruction: Instruction, computation: Computation) -> Product:
+def _attention(instruction: Instruction, computation: Computation) -> MatrixProduct:
     """Represents a fused attention by its first dot, queries by keys; only the dtypes matter."""
     query, key = _operands(instruction, computation)
-    return Product(query.shape[-1], key.shape[-1], query.shape[-1], (query.dtype, key.dtype))
+    return MatrixProduct(query.shape[-1], key.shape[-1], query.shape[-1], (query.dtype, key.dtype))

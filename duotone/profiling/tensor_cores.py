@@ -44,7 +44,7 @@ _LIBRARY_FUSIONS = ("__cudnn$fusion", "__custom_fusion")
 
 
 def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
-    """True if a kernel uses Tensor Cores; ``None`` if that is not known.
+    """Returns True if a kernel uses Tensor Cores; ``None`` if that is not known.
 
     Args:
         kernel: its name in the trace.
@@ -80,7 +80,7 @@ def _is_triton(kernel: str, fact: Fact | None) -> bool:
 
 
 def _triton(fact: Fact) -> bool | None:
-    """True if a Triton dot has a supported dtype, which includes float32 unless it is exact."""
+    """Checks if a Triton dot has a supported dtype, which includes float32 unless it is exact."""
     if not fact.products:
         return None
     if fact.exact:
@@ -92,5 +92,5 @@ def _triton(fact: Fact) -> bool | None:
 
 
 def eligible(fact: Fact | None) -> bool:
-    """True if Tensor Cores could compute one of an operation's dots or convolutions."""
+    """Returns True if Tensor Cores could compute one of an operation's dots or convolutions."""
     return fact is not None and any(product.eligible for product in fact.products)

@@ -130,7 +130,7 @@ def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
     if not by_module:
         return None
     repeated = {(device, module) for (device, module, _), ran in often.items() if ran > 1}
-    if repeated:  # a program that ran once and has no loop is no training; it may make weights
+    if repeated:  # a program that ran once and has no loop is not training; it may make weights
         by_module = Counter({name: by_module[name] for name in repeated})
         by_device = Counter({device: by_device[device] for device, _ in repeated})
     device = by_device.most_common(1)[0][0]

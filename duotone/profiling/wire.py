@@ -28,7 +28,7 @@ _LONGEST_VARINT = 10
 
 
 class WireError(ValueError):
-    """Bytes that are no protobuf message."""
+    """Bytes that are not a protobuf message."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def planes(data: Buffer) -> Iterator[Plane]:
         Each plane, in the file's order.
 
     Raises:
-        WireError: the bytes are no trace.
+        WireError: the bytes are not trace.
     """
     read = 0
     for field in fields(data, 0, len(data)):
@@ -222,7 +222,7 @@ def _line_parts(data: Buffer, start: int, end: int, size: int) -> Iterator[bytes
 
 
 def _runs(data: Buffer, start: int, end: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """Returns the fields of a line that are no events, and the offsets of runs of whole events.
+    """Returns the fields of a line that are not events, and the offsets of runs of whole events.
 
     This loop visits every event of a trace, so it avoids :func:`fields` for events.
     """

@@ -60,7 +60,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     head = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < head:
         raise ArgumentError(
-            f"{found[0]} is no IDX file of bytes in {dimensions} dimension(s): it begins with "
+            f"{found[0]} is not an IDX file of bytes in {dimensions} dimension(s): it begins with "
             f"{content[:4].hex(' ') or 'nothing'}."
         )
     shape = tuple(np.frombuffer(content[4:head], ">u4").tolist())
@@ -102,7 +102,8 @@ def _read_rows(folder: Path, pattern: str) -> tuple[np.ndarray, np.ndarray]:
             )
         rows.append(content.reshape(-1, _CIFAR_ROW))
         if rows[-1][:, 0].max() > 9:
-            raise ArgumentError(f"{file}: {rows[-1][:, 0].max()} is no label of CIFAR-10 (0 to 9).")
+            label = rows[-1][:, 0].max()
+            raise ArgumentError(f"{file}: {label} is not a label of CIFAR-10 (0 to 9).")
     every = np.concatenate(rows)
     images = every[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return images.astype(np.float32) / 255, every[:, 0].astype(np.int32)

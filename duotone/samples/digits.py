@@ -142,7 +142,7 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TrainState:
+class DigitsState:
     """The state of the training, float32 in every precision."""
 
     params: Params
@@ -162,7 +162,7 @@ def initial_loss_scale(precision: Precision) -> duotone.LossScale:
 
 def make_train_step(
     precision: Precision, optimizer: optax.GradientTransformation
-) -> Callable[[TrainState, Any, Any], tuple[TrainState, jax.Array, jax.Array]]:
+) -> Callable[[DigitsState, Any, Any], tuple[DigitsState, jax.Array, jax.Array]]:
     """Makes a compiled step ``(state, images, labels) -> (state, loss, finite)``.
 
     It donates the old state.
@@ -170,9 +170,9 @@ def make_train_step(
 
     @functools.partial(jax.jit, donate_argnums=0)
     def train_step(
-        state: TrainState, images: jax.Array, labels: jax.Array
-    ) -> tuple[TrainState, jax.Array, jax.Array]:
-        # The one line that changes, compared with jax.value_and_grad(loss):
+        state: DigitsState, images: jax.Array, labels: jax.Array
+    ) -> tuple[DigitsState, jax.Array, jax.Array]:
+        # Compared with jax.value_and_grad(loss), only this line changes:
         grad_fn = duotone.value_and_grad(loss, scale=state.loss_scale, dtype=precision.value)
         value, grads = grad_fn(state.params, images, labels)
         finite = duotone.all_finite(grads)
@@ -183,7 +183,7 @@ def make_train_step(
             finite, (params, optimizer_state), (state.params, state.optimizer_state)
         )
         loss_scale = state.loss_scale.adjust(finite)
-        return TrainState(params, optimizer_state, loss_scale), value, finite
+        return DigitsState(params, optimizer_state, loss_scale), value, finite
 
     return train_step
 
@@ -259,7 +259,7 @@ class Trainer:
         """Trains from one seed."""
         params = init_params(jax.random.key(seed))
         scale = initial_loss_scale(self.precision)
-        state = TrainState(params, self._optimizer.init(params), scale)
+        state = DigitsState(params, self._optimizer.init(params), scale)
         rng = np.random.default_rng(seed)
         losses, accuracies, scales, seconds = [], [], [], []
         skipped = 0

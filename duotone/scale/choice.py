@@ -30,7 +30,7 @@ def dynamic_loss_scale(
     floor: float = 1.0,
     cap: float = 2.0**24,
 ) -> DynamicLossScale:
-    """A loss scale that adjusts its own value; see :class:`DynamicLossScale`.
+    """Returns a loss scale that adjusts its own value; see :class:`DynamicLossScale`.
 
     Args:
         initial: the first scale (2**15 as in TensorFlow).
@@ -59,7 +59,7 @@ def dynamic_loss_scale(
 
 
 def fixed_loss_scale(value: float) -> FixedLossScale:
-    """A constant loss scale; see :class:`FixedLossScale`.
+    """Returns a constant loss scale; see :class:`FixedLossScale`.
 
     Args:
         value: the scale, from 2**-126 to 2**126; see :class:`FixedLossScale`.
@@ -80,7 +80,7 @@ def fixed_loss_scale(value: float) -> FixedLossScale:
 
 
 def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
-    """The argument ``loss_scale``, checked without touching a device.
+    """Returns the argument ``loss_scale``, checked without touching a device.
 
     Args:
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None for none.
@@ -117,7 +117,7 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
 
 
 def make_loss_scale(loss_scale: Any, half_name: str | None) -> LossScale:
-    """The loss scale that an argument means, with new arrays.
+    """Returns the loss scale that an argument means, with new arrays.
 
     Args:
         loss_scale: the argument, as for :func:`check_loss_scale`.

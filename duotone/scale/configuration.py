@@ -72,7 +72,7 @@ def _check_number(name: str, number: Any) -> float:
 
 
 def check_scale(name: str, number: Any) -> float:
-    """A scale, as a float from 2**-126 to 2**126."""
+    """Returns a scale, as a float from 2**-126 to 2**126."""
     scale = _check_number(name, number)
     if not MIN_SCALE <= scale <= MAX_SCALE:  # true for NaN as well
         raise ArgumentError(
@@ -83,7 +83,7 @@ def check_scale(name: str, number: Any) -> float:
 
 
 def check_factor(number: Any) -> float:
-    """The factor of growth and decrease, as a float above 1."""
+    """Returns the factor of growth and decrease, as a float above 1."""
     factor = _check_number("factor", number)
     if not (1.0 < factor <= MAX_SCALE and np.float32(factor) > 1.0):  # true for NaN as well
         raise ArgumentError(
@@ -95,7 +95,7 @@ def check_factor(number: Any) -> float:
 
 
 def check_interval(number: Any) -> int:
-    """A number of steps that an ``int32`` can count."""
+    """Returns a number of steps that an ``int32`` can count."""
     if type(number) is not int and (
         not isinstance(number, numbers.Integral) or isinstance(number, bool)
     ):

@@ -25,9 +25,9 @@ AxisName = str | Sequence[str]
 
 
 def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
-    """True if no floating or complex leaf of a tree has an infinity or NaN.
+    """Returns True if no floating or complex leaf of a tree has an infinity or NaN.
 
-    One pass over each leaf in its own dtype, without a cast or a copy.
+    It passes once over each leaf in its own dtype, without a cast or a copy.
 
     Args:
         tree: any pytree; integers, booleans, float0, PRNG keys and None are ignored.
@@ -58,19 +58,19 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
 
 
 def unfollowed_axes() -> list[str]:
-    """Manual mesh axes that the types do not track, so that devices may disagree along them."""
+    """Returns the manual mesh axes that types do not track, along which devices may disagree."""
     # An axis index varies along its axis by definition, so its type shows whether JAX tracks it.
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return [name for name in manual if name not in jax.typeof(lax.axis_index(name)).mat.varying]
 
 
 def same_everywhere(array: Any) -> bool:
-    """True if an array is known to be equal on all devices."""
+    """Returns True if an array is known to be equal on all devices."""
     return not _varying_axes(jnp.asarray(array)) and not unfollowed_axes()
 
 
 def check_axis_name(axis_name: Any) -> tuple[str, ...] | None:
-    """The axis names as a tuple, or None to read them from the type."""
+    """Returns the axis names as a tuple, or None to read them from the type."""
     if axis_name is None:
         return None
     names = (axis_name,) if isinstance(axis_name, str) else axis_name
@@ -89,5 +89,5 @@ def _agree(finite: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 def _varying_axes(array: jax.Array) -> tuple[str, ...]:
-    """The manual mesh axes along which the type says that an array may differ."""
+    """Returns the manual mesh axes along which the type says that an array may differ."""
     return tuple(sorted(jax.typeof(array).mat.varying))

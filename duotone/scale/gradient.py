@@ -43,7 +43,7 @@ class ScaledGrad:
         grads: unscaled gradients, in the structure of the differentiated arguments; half gradients
             as float32.
         finite: ``bool[]``, whether every gradient is finite.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+        aux: the auxiliary output of ``loss_fn``; None without ``has_aux``.
     """
 
     value: jax.Array
@@ -66,7 +66,7 @@ def scaled_value_and_grad(
     allow_int: bool = False,
     axis_name: AxisName | None = None,
 ) -> Callable[..., ScaledGrad]:
-    """The gradient of a loss function; each call takes a loss scale.
+    """Returns the gradient of a loss function; each call takes a loss scale.
 
     This rewrites nothing: the optimizer wrappers apply :func:`duotone.autocast` to it. Users call
     :func:`duotone.value_and_grad`.
@@ -117,7 +117,7 @@ def scaled_parts(
     allow_int: bool,
     what: str = "loss_fn",
 ) -> Callable[..., tuple[jax.Array, Any, Any]]:
-    """:func:`scaled_value_and_grad` without the check of the gradients.
+    """Calls :func:`scaled_value_and_grad` without the check of the gradients.
 
     Args:
         loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
@@ -237,7 +237,7 @@ def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
 
 
 def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
-    """The loss as an array and the auxiliary output, or an error that names the function."""
+    """Returns the loss as an array and the auxiliary output; an error names the function."""
     aux = None
     if has_aux:
         if not isinstance(output, tuple | list) or len(output) != 2:
@@ -275,7 +275,7 @@ def _check_callable(loss_fn: Any) -> None:
 
 
 def _describe(fn: Callable[..., Any]) -> str:
-    """The name of a function and, if Python knows them, its file and line."""
+    """Returns the name of a function and, if Python knows them, its file and line."""
     name = getattr(fn, "__name__", type(fn).__name__)
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"

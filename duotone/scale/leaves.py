@@ -17,7 +17,7 @@ from jax import lax
 
 
 def is_inexact(leaf: Any) -> bool:
-    """True if a leaf is a floating or complex array or number."""
+    """Returns True if a leaf is a floating or complex array or number."""
     if isinstance(leaf, float | complex):
         return True
     dtype = getattr(leaf, "dtype", None)
@@ -37,7 +37,7 @@ def multiply(tree: Any, value: jax.Array) -> Any:
 def divide(tree: Any, value: jax.Array) -> Any:
     """Divides every inexact leaf by the scalar `value`, in float32 at least.
 
-    A division is correctly rounded even if the value is no power of two; a product with the
+    A division is correctly rounded even if the value is not a power of two; a product with the
     reciprocal is not.
     """
     return _combine(lax.div, tree, value)

@@ -82,11 +82,11 @@ class StuckAlarm:
 
     @property
     def said(self) -> bool:
-        """True if it has warned of some skipped steps or losses: it does not do so again."""
+        """True if it has warned of skipped steps or losses, which it does only once."""
         return self._warned_of_some
 
     def count(self, skipped: int, loss_scale: float) -> None:
-        """Says that steps were skipped: of the first, and when they are ten times as many.
+        """Logs the first skipped step, and again when there are ten times as many.
 
         Args:
             skipped: how many, all together.
@@ -202,7 +202,7 @@ class LossScaleMonitor:
             step: the number of the step, for logs and the horizontal axis of TensorBoard.
 
         Raises:
-            ArgumentTypeError: `step` is no whole number, or `state` contains no loss scale.
+            ArgumentTypeError: `step` is not a whole number, or `state` contains no loss scale.
             ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
         """
         step = _whole("step", step)
@@ -261,7 +261,7 @@ def _whole(name: str, number: Any) -> int:
 def _scalar_writer(
     logdir: Any, writer: Any
 ) -> tuple[Callable[[str, float, int], Any] | None, Callable[[], Any] | None]:
-    """The function that writes one scalar, and the one that flushes."""
+    """Returns the function that writes one scalar, and the one that flushes."""
     if logdir is not None and writer is not None:
         raise ArgumentError("LossScaleMonitor: give logdir or writer, not both.")
     if logdir is not None:

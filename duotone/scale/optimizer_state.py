@@ -64,12 +64,12 @@ class Reading(NamedTuple):
     smallest: bool
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """The numbers for logs, by name: all except the last two."""
+        """Returns the numbers for logs, by name: all except the last two."""
         return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
-    """The state before the first step.
+    """Returns the state before the first step.
 
     Args:
         inner: the wrapped optimizer's state.
@@ -81,7 +81,7 @@ def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
 def advance(
     state: MixedPrecisionState, inner: Any, finite: jax.Array, loss: Any = None
 ) -> MixedPrecisionState:
-    """The state after a step.
+    """Returns the state after a step.
 
     Args:
         state: the state before the step.
@@ -100,7 +100,7 @@ def advance(
 
 
 def cannot_fall(loss_scale: LossScale) -> jax.Array:
-    """True if a skipped step would not lower a loss scale, ``bool[]``.
+    """Returns True if a skipped step would not lower a loss scale, ``bool[]``.
 
     Args:
         loss_scale: any loss scale; a dynamic one can fall until its floor.
@@ -111,7 +111,7 @@ def cannot_fall(loss_scale: LossScale) -> jax.Array:
 
 
 def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
-    """A state with the loss scale that multiplies losses.
+    """Returns a state with the loss scale that multiplies losses.
 
     Args:
         state: the state that the optimizer stores.
@@ -126,7 +126,7 @@ def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
 
 
 def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPrecisionState:
-    """The inverse of :func:`in_use`: the state that the optimizer stores.
+    """Returns the inverse of :func:`in_use`: the state that the optimizer stores.
 
     Args:
         used: the state after a step, with the loss scale that is in use.
@@ -141,19 +141,19 @@ def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPreci
 
 
 def _counts(loss_scale: LossScale) -> dict[str, Any]:
-    """The counts of a loss scale; a user's subclass may have none."""
+    """Returns the counts of a loss scale; a user's subclass may have none."""
     names = {field.name for field in dataclasses.fields(loss_scale)}  # pyright: ignore
     return {n: getattr(loss_scale, n) for n in ("good_steps", "skipped") if n in names}
 
 
 def states_in(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
-    """Every outermost :class:`MixedPrecisionState` in a tree, with its path."""
+    """Returns every outermost :class:`MixedPrecisionState` in a tree, with its path."""
     leaves, _ = tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, MixedPrecisionState))
     return [(keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, MixedPrecisionState)]
 
 
 def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
-    """The one :class:`MixedPrecisionState` in the state of an outer optimizer.
+    """Returns the one :class:`MixedPrecisionState` in the state of an outer optimizer.
 
     Args:
         state: the state itself, or the state of ``optax.chain``, ``optax.masked`` and the like.
@@ -238,7 +238,7 @@ def _unprotected(state: Any) -> str:
 
 
 def is_concrete(state: MixedPrecisionState) -> bool:
-    """True if the numbers of a state can be read now without waiting for a device."""
+    """Returns True if the numbers of a state can be read now without waiting for a device."""
     return all(
         not isinstance(leaf, Tracer)
         and getattr(leaf, "is_ready", lambda: True)()
@@ -249,7 +249,7 @@ def is_concrete(state: MixedPrecisionState) -> bool:
 
 
 def read(state: MixedPrecisionState, who: str) -> Reading:
-    """The numbers of a state; waits for the device.
+    """Returns the numbers of a state; waits for the device.
 
     Args:
         state: outside compiled functions.

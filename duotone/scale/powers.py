@@ -13,7 +13,7 @@ from jax import lax
 
 
 def log2_above(number: jax.Array) -> jax.Array:
-    """The smallest n for which 2**n is not below a positive number.
+    """Returns the smallest n for which 2**n is not below a positive number.
 
     Args:
         number: ``float32[]``, positive and normal.
@@ -26,7 +26,7 @@ def log2_above(number: jax.Array) -> jax.Array:
 
 
 def power_of_two(exponent: jax.Array) -> jax.Array:
-    """2**exponent, ``float32[]``.
+    """Returns 2**exponent, ``float32[]``.
 
     Args:
         exponent: ``int32[]``, from -126 to 127.
@@ -35,7 +35,7 @@ def power_of_two(exponent: jax.Array) -> jax.Array:
 
 
 def powers_held_by(kind: Any) -> tuple[float, float]:
-    """The smallest normal and the largest power of two of a floating type.
+    """Returns the smallest normal and the largest power of two of a floating type.
 
     Args:
         kind: the ``jnp.finfo`` of the type.

@@ -53,7 +53,7 @@ def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
-    """The pairs of leaves of two trees, for :func:`select_tree`.
+    """Returns the pairs of leaves of two trees, for :func:`select_tree`.
 
     Args:
         on_true: any pytree.
@@ -80,7 +80,7 @@ def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
 
 
 def check_predicate(pred: Any, name: str) -> jax.Array:
-    """The argument called `name` as ``bool[]``, or an error that says what it must be."""
+    """Returns the argument called `name` as ``bool[]``, or an error that says what it must be."""
     shape = getattr(pred, "shape", ())
     dtype = getattr(pred, "dtype", None)
     if isinstance(pred, bool) or (dtype == jnp.bool_ and shape == ()):
@@ -93,7 +93,7 @@ def check_predicate(pred: Any, name: str) -> jax.Array:
 
 
 def _check_leaf(path: str, new: Any, old: Any) -> bool:
-    """True if the two leaves need a choice; raises if a choice between them is impossible."""
+    """Checks if the two leaves need a choice; raises if a choice between them is impossible."""
     if new is old:
         return False
     if not (_is_array(new) and _is_array(old)):

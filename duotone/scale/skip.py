@@ -80,7 +80,7 @@ def skip_nonfinite(
         An Optax optimizer; its state is a :class:`SkipState`.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer, or `axis_name` no name.
+        ArgumentTypeError: `inner` is not an optimizer, or `axis_name` not a name.
         ArgumentError: on a step, if devices could disagree and no axis is named.
 
     Example:
@@ -114,14 +114,14 @@ def skip_nonfinite(
 
 
 def with_extra_args(inner: Any, who: str) -> Any:
-    """An optimizer whose ``update`` takes extra arguments, from any object with both methods.
+    """Returns an optimizer whose ``update`` takes extra arguments, from any with both methods.
 
     Args:
         inner: an Optax optimizer, or an object such as ``optax.MultiSteps``.
         who: the function that was called, for the error.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer.
+        ArgumentTypeError: `inner` is not an optimizer.
     """
     if isinstance(inner, optax.GradientTransformation):
         return optax.with_extra_args_support(inner)
@@ -136,7 +136,7 @@ def with_extra_args(inner: Any, who: str) -> Any:
 
 
 def accepted(optimizer: Any, offered: dict[str, Any]) -> dict[str, Any]:
-    """The extra arguments that an optimizer's ``update`` accepts.
+    """Returns the extra arguments that an optimizer's ``update`` accepts.
 
     By Optax's convention, ``update`` accepts all and ignores unknown ones; some do not.
     """
@@ -168,7 +168,7 @@ def _not_an_optimizer(inner: Any) -> str:
 
 
 def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tuple[Any, jax.Array]:
-    """Gradients as a plain tree, and whether they are finite on all devices.
+    """Returns gradients as a plain tree, and whether they are finite on all devices.
 
     Args:
         grads: a tree, or a :class:`ScaledGrad`. Its ``finite`` is used, because it was computed
@@ -244,7 +244,7 @@ def guarded_update(
 def guarded_apply(
     optimizer: Any, grads: Any, old: Any, params: Any, finite: jax.Array, extra: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """:func:`guarded_update`, and the updates added to the parameters.
+    """Calls :func:`guarded_update` and adds the updates to the parameters.
 
     Args:
         optimizer: has ``init`` and ``update``, and accepts extra arguments.
@@ -293,7 +293,7 @@ def updated(
         wide = to_full(params)
         try:
             state = in_dtypes_of(jax.eval_shape(lambda: optimizer.init(wide)), old)
-        except TypeError:  # a leaf of the state is no array
+        except TypeError:  # a leaf of the state is not an array
             wide = params
     updates, new = optimizer.update(grads, state, wide, **extra)
     return updates, in_dtypes_of(old, new)
@@ -305,7 +305,7 @@ def _any_half(tree: Any) -> bool:
 
 
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
-    """``run()`` if `finite` is true, else ``keep(like)``; ``like`` has the types of ``run()``."""
+    """Returns ``run()`` if `finite`, else ``keep(like)``; ``like`` has the types of ``run()``."""
     with updating():
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
@@ -331,7 +331,7 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
 
 
 def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
-    """:func:`_where` outside of ``jit``, where ``lax.cond`` would recompile at every step."""
+    """Selects as :func:`_where`, outside of ``jit``, where ``lax.cond`` recompiles at each step."""
     done = None
 
     def shaped() -> None:
@@ -350,18 +350,18 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
 
 
 def _branching_is_free() -> bool:
-    """True if the host does not wait for a device to read a branch condition."""
+    """Returns True if the host does not wait for a device to read a branch condition."""
     return _jax.platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:
-    """`old`, cast to vary along the mesh axes along which `new` varies."""
+    """Returns `old`, cast to vary along the mesh axes along which `new` varies."""
     axes = jax.typeof(jnp.asarray(new)).mat.varying - jax.typeof(jnp.asarray(old)).mat.varying
     return lax.pcast(jnp.asarray(old), tuple(sorted(axes)), to="varying") if axes else old
 
 
 def _nothing(update: Any) -> Any:
-    """An update that changes nothing when it is added."""
+    """Returns an update that changes nothing when it is added."""
     if not hasattr(update, "dtype") or update.dtype == jax.dtypes.float0:
         return update
     # -0.0 instead of 0.0: -0.0 + 0.0 is 0.0, whose bits, checksum and reciprocal differ.

@@ -97,7 +97,7 @@ class LossScale(abc.ABC):
 
     @abc.abstractmethod
     def adjust(self, grads_finite: Any) -> Self:
-        """The loss scale for the next step.
+        """Returns the loss scale for the next step.
 
         Args:
             grads_finite: ``bool[]``, whether every gradient of this step was finite. It must be
@@ -108,7 +108,7 @@ class LossScale(abc.ABC):
         """
 
     def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> LossScale:
-        """The loss scale to adjust, after a step whose loss is known.
+        """Returns the loss scale to adjust, after a step whose loss is known.
 
         Args:
             loss: ``floating[]``, unscaled; the same on all devices.
@@ -123,7 +123,7 @@ class LossScale(abc.ABC):
         return self
 
     def limited_to(self, dtype: Any) -> LossScale:
-        """The loss scale that scales a loss of this dtype.
+        """Returns the loss scale that scales a loss of this dtype.
 
         The gradient of a loss has the dtype of the loss, so the scale itself must fit into it: the
         largest float16 is 65504, so 2**16 would overflow.
@@ -261,7 +261,7 @@ class DynamicLossScale(LossScale):
             return dataclasses.replace(self, value=value)
 
     def limited_to(self, dtype: Any) -> DynamicLossScale:
-        """The same scale, rounded to `dtype` and within its powers of two."""
+        """Returns the same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
@@ -314,7 +314,7 @@ class FixedLossScale(LossScale):
         return dataclasses.replace(self, **_counted(self, finite))
 
     def limited_to(self, dtype: Any) -> FixedLossScale:
-        """The same scale, rounded to `dtype` and within its powers of two."""
+        """Returns the same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
@@ -376,7 +376,7 @@ def _begin_counts(loss_scale: Any) -> None:
 
 
 def _counted(loss_scale: Any, finite: jax.Array) -> dict[str, jax.Array]:
-    """The counts of a loss scale after a step."""
+    """Returns the counts of a loss scale after a step."""
     return {
         "good_steps": jnp.where(finite, loss_scale.good_steps + 1, 0),
         "skipped": loss_scale.skipped + jnp.logical_not(finite).astype(jnp.int32),
@@ -384,7 +384,7 @@ def _counted(loss_scale: Any, finite: jax.Array) -> dict[str, jax.Array]:
 
 
 def _holds_any_scale(kind: Any) -> bool:
-    """True if a floating type represents every float32 scale exactly."""
+    """Returns True if a floating type represents every float32 scale exactly."""
     single = jnp.finfo(jnp.float32)
     return kind.maxexp >= single.maxexp and kind.nmant >= single.nmant
 

@@ -5,7 +5,7 @@ decision; :func:`rewrite_file` does it to a file or a SavedModel. :func:`compare
 TensorFlow and tells where they first differ. The first two need the ``tensorboard`` package for
 the protobuf messages, and neither TensorFlow nor JAX.
 
-The stages stand in ``duotone/tensorflow/pipeline.py``.
+The stages are in ``duotone/tensorflow/pipeline.py``.
 """
 
 from duotone.tensorflow.compare import compare
@@ -14,7 +14,7 @@ from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
     BodyResult,
-    CastRecord,
+    CastNodeRecord,
     Decision,
     FunctionResult,
     RewriteResult,
@@ -22,7 +22,7 @@ from duotone.tensorflow.rewrite_record import (
 
 __all__ = [
     "BodyResult",
-    "CastRecord",
+    "CastNodeRecord",
     "Decision",
     "Device",
     "FileResult",

@@ -24,7 +24,7 @@ KEEP = "_grappler_do_not_remove"
 
 # Their arguments and results are out of sight for the painter already.
 _KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# Ops through which the handle of a list runs unchanged.
+# These ops pass the handle of a list unchanged.
 _CARRIERS = frozenset(
     """Enter Exit Identity IdentityN Merge NextIteration Select SelectV2 Snapshot StopGradient
     Switch""".split()
@@ -111,19 +111,19 @@ def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
 
 
 def function_names(graph: GraphDef) -> list[str]:
-    """The names of a graph's functions, in order."""
+    """Returns the names of a graph's functions, in order."""
     return [function.signature.name for function in graph.library.function]
 
 
 def _bodies(graph: GraphDef) -> Iterator[Any]:
-    """The nodes of the graph, then those of each function."""
+    """Yields the nodes of the graph, then those of each function."""
     yield graph.node
     for function in graph.library.function:
         yield function.node_def
 
 
 def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
-    """Callers, and TensorList ops that are joined to one by ops that may carry a list."""
+    """Returns callers, and TensorList ops joined to one by ops that may carry a list."""
     callers = {node.name for node in nodes if _calls(node)}
     if not callers:
         return []
@@ -154,7 +154,7 @@ def _holds_list(node: NodeDef) -> bool:
 
 
 def _calls(node: NodeDef) -> bool:
-    """True if a node calls a function that an attribute names."""
+    """Returns True if a node calls a function that an attribute names."""
     return node.op not in _KNOWN and any(
         value.HasField("func") or (value.HasField("list") and len(value.list.func))
         for value in node.attr.values()

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from duotone.errors import GraphDefError
 from duotone.tensorflow.protos import FLOAT, HALF, GraphDef, NodeDef
-from duotone.tensorflow.rewrite_record import CastRecord
+from duotone.tensorflow.rewrite_record import CastNodeRecord
 from duotone.tensorflow.shapes import ElementCount
 from duotone.tensorflow.tensors import halve_const
 from duotone.tensorflow.unit_facts import Facts
@@ -27,7 +27,7 @@ BYTES_PER_ELEMENT = 6
 
 def apply(
     graph: GraphDef, facts: Facts, allow: Collection[int], elements: ElementCount
-) -> tuple[CastRecord, ...]:
+) -> tuple[CastNodeRecord, ...]:
     """Changes the types of a graph and adds casts.
 
     Args:
@@ -44,7 +44,7 @@ def apply(
     """
     units = facts.units
     names = set(units.index)
-    casts: list[CastRecord] = []
+    casts: list[CastNodeRecord] = []
     for position, node in enumerate(units.nodes):
         for unit in units.of_node[position]:
             if units.dtype[unit] != FLOAT:
@@ -110,13 +110,13 @@ def _connect(
     source: tuple[int, int],
     readers: list[Port],
     elements: ElementCount,
-) -> CastRecord:
+) -> CastNodeRecord:
     """Makes readers read a cast."""
     for reader in readers:
         units.nodes[reader.node].input[reader.slot] = cast.name
     count = elements(*source)
     target = cast.attr["DstT"].type
-    return CastRecord(
+    return CastNodeRecord(
         name=cast.name,
         source=f"{units.nodes[source[0]].name}:{source[1]}",
         to="f32" if target == FLOAT else "f16" if target == HALF else "bf16",

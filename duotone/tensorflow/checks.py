@@ -65,7 +65,7 @@ def check_names(graph: GraphDef, option: str, names: Iterable[str]) -> None:
     Args:
         graph: a GraphDef.
         option: what the names were given for: ``"fetch"`` or ``"feed"``.
-        names: of nodes or tensors (``"name:0"``).
+        names: the names of nodes or tensors (``"name:0"``).
 
     Raises:
         GraphDefError: names the first that does not exist, and similar ones that do.
@@ -80,7 +80,7 @@ def check_names(graph: GraphDef, option: str, names: Iterable[str]) -> None:
 
 
 def node_of(text: str) -> str:
-    """The node that an input or a tensor's name names.
+    """Returns the node that an input or a tensor's name names.
 
     Example:
         >>> node_of("^init"), node_of("split:1"), node_of("cell:output:0")
@@ -154,7 +154,7 @@ def _check_cycles(nodes: Sequence[NodeDef], reads: list[list[int]], where: str) 
 
 
 def _called(nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]) -> list[str]:
-    """The functions that a body calls: as an op, or named by an attribute."""
+    """Returns the functions that a body calls: as an op, or named by an attribute."""
     found: dict[str, None] = {}
     for node in nodes:
         for name in (node.op, *_named_functions(node)):
@@ -172,7 +172,7 @@ def _named_functions(node: NodeDef) -> Iterator[str]:
 
 
 def _find_ring(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """A chain of calls that ends where it began, or None."""
+    """Returns a chain of calls that ends where it began, or None."""
     done: set[str] = set()
     for start in calls:
         if start in done:
@@ -193,7 +193,7 @@ def _find_ring(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
 
 
 def _arrows(names: Sequence[str]) -> str:
-    """A chain of names, without the middle of a long one."""
+    """Returns a chain of names, without the middle of a long one."""
     if len(names) > _SHOWN:
         names = [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
     return " → ".join(names)

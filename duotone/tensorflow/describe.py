@@ -16,12 +16,12 @@ ARGUMENTS = ("_Arg", "_Retval")
 def describe(
     facts: Facts, precisions: Precisions, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
-    """The painting of all float32 type attributes, and why.
+    """Returns the painting of all float32 type attributes, and why.
 
     Args:
         facts: the units.
-        precisions: what the painter decided.
-        hidden: whether arguments and results, which are no nodes of a function, are omitted.
+        precisions: the painter's decisions.
+        hidden: whether arguments and results, which are not nodes of a function, are omitted.
         skipped: whether the whole graph was, since its device gains nothing.
     """
     units = facts.units
@@ -45,7 +45,7 @@ def describe(
 
 
 def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> Reason:
-    """Why a unit has its precision: its painter's reason, or a key of ``RULES`` with its words."""
+    """Returns why a unit has its precision: its painter's reason, or the words of a rule."""
     found = precisions.reasons.get(unit)
     if found is not None:
         return found
@@ -54,7 +54,7 @@ def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> R
 
 
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:
-    """The rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
+    """Returns the rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
     if unit in precisions.chosen:
         return "cut"
     if unit in precisions.allow:

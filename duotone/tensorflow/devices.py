@@ -7,8 +7,8 @@
     (empty)                                       the default device: the one painted for
 
 A node is processed when the *type and number* contain the wanted device type in any case. A string
-without a number (``/device:GPU``, ``/device:GPU:*``) or one that is no device string (``GPU:0``) is
-on no device.
+without a number (``/device:GPU``, ``/device:GPU:*``), or whose string is not a device string
+(``GPU:0``), is on no device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Device:
     Attributes:
         type: ``"gpu"``, ``"cpu"`` or ``"tpu"`` (on which TensorFlow's passes change nothing); None
             for the one that the dtype is meant for (a GPU for float16, a CPU for bfloat16).
-        compute_capability: of a GPU; below 7.0 nothing is rewritten unless performance is ignored.
+        compute_capability: that of a GPU; below 7.0 nothing is rewritten unless performance is
+            ignored.
         cuda: CUDA's version, ``1000 * major + 10 * minor``; some ops are on the allow list only
             from a version on.
         cudnn: cuDNN's version, ``10000 * major + 100 * minor``; up to version 8,
@@ -64,7 +65,7 @@ class Device:
             )
 
     def resolve(self, dtype: str) -> Device:
-        """This device with a definite type."""
+        """Returns this device with a definite type."""
         if self.type is not None:
             return self
         return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")
@@ -97,7 +98,7 @@ class Placement:
     has_number: bool
 
     def is_on(self, wanted: str) -> bool:
-        """True if it names one device of a type that contains ``wanted``, in any case."""
+        """Returns True if it names one device of a type that contains ``wanted``, in any case."""
         return self.valid and self.has_number and wanted in self.type.lower()
 
 
@@ -136,5 +137,5 @@ def parse_device(text: str) -> Placement:
 
 
 def placement(text: str, default: DeviceType) -> Placement:
-    """Where a node with this device string runs; the empty string means the default device."""
+    """Returns where a node with this device string runs; the default device if it is empty."""
     return parse_device(text) if text else Placement(True, default.upper(), True)

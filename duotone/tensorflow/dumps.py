@@ -117,7 +117,7 @@ def start(resolved: Resolved, item: str) -> Dump:
 
 
 def paint_buckets(lists: OpLists) -> str:
-    """The four lists as TensorFlow writes them, ops in alphabetical order."""
+    """Returns the four lists as TensorFlow writes them, ops in alphabetical order."""
     parts = (
         "\n".join((f"{kind.value.capitalize()}List:", *sorted(lists.ops(kind)), ""))
         for kind in (Kind.ALLOW, Kind.DENY, Kind.INFER, Kind.CLEAR)

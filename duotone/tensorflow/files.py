@@ -71,13 +71,13 @@ class GraphFile:
         return self.file != self.path
 
     def meta_graphs(self) -> tuple[Any, ...]:
-        """Its MetaGraphDefs; none of a GraphDef."""
+        """Returns the MetaGraphDefs of the file; none for a GraphDef."""
         if self.kind == "SavedModel":
             return tuple(self.message.meta_graphs)
         return (self.message,) if self.kind == "MetaGraphDef" else ()
 
     def graphs(self) -> tuple[GraphDef, ...]:
-        """Its graphs, one of each MetaGraphDef."""
+        """Returns the graphs of the file, one of each MetaGraphDef."""
         if self.kind == "GraphDef":
             return (self.message,)
         return tuple(meta_graph.graph_def for meta_graph in self.meta_graphs())
@@ -100,7 +100,7 @@ def read(path: str | Path) -> GraphFile:
     content = _bytes_of(file)
     kind, message = _parse(content, file)
     if file != path and kind != "SavedModel":
-        raise GraphDefError(f"{file} is a {kind} and no SavedModel: the folder is damaged.")
+        raise GraphDefError(f"{file} is a {kind}, not a SavedModel: the folder is damaged.")
     found = GraphFile(path, kind, message, file)
     if not any(graph.node or graph.library.function for graph in found.graphs()):
         raise GraphDefError(f"{file} is a {kind} without a single node: there is no graph in it.")
@@ -111,7 +111,7 @@ def read_graph(path: str | Path) -> GraphDef:
     """Reads a graph; of a SavedModel the one of its first MetaGraphDef.
 
     Args:
-        path: of a file or SavedModel folder.
+        path: the path of a file or SavedModel folder.
 
     Returns:
         The GraphDef.
@@ -126,8 +126,8 @@ def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> N
     """Raises what :func:`write` would raise for this path, before any work is done for it.
 
     Args:
-        path: where to write.
-        source: what was read; by whatever name, it is never written to.
+        path: the path to write.
+        source: the file that was read; it is never overwritten, whatever its name.
         overwrite: whether another file that is there may be replaced.
 
     Raises:
@@ -165,7 +165,7 @@ def write(
     """Writes a graph whole, or leaves what was there; equal graphs give equal bytes.
 
     Args:
-        path: of the file; for a SavedModel folder, of a folder that does not exist.
+        path: the path of the file; for a SavedModel folder, of a folder that does not exist.
         message: GraphDef, MetaGraphDef or SavedModel.
         source: what was read, which is kept; of a SavedModel folder, variables and assets are
             copied. Without it a graph file is written, and one that is there is replaced.
@@ -202,7 +202,7 @@ def _serialized(path: Path, message: Any, *, text: bool) -> bytes:
 
 
 def _bytes_of(file: Path) -> bytes:
-    """The content of a file of a size that can be a graph."""
+    """Returns the content of a file of a size that can be a graph."""
     try:
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
@@ -210,8 +210,8 @@ def _bytes_of(file: Path) -> bytes:
         size = file.stat().st_size
         if size > LARGEST:
             raise GraphDefError(
-                f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is no "
-                "graph. Large weights belong into the variables of a SavedModel."
+                f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is not "
+                "a graph. Large weights belong into the variables of a SavedModel."
             )
         content = file.read_bytes()
     except OSError as error:
@@ -231,7 +231,7 @@ def _parse(content: bytes, file: Path) -> tuple[Kind, Any]:
 
 
 def _text_of(content: bytes) -> str | None:
-    """The content as text, or None if it is not."""
+    """Returns the content as text, or None if it is not."""
     if _CONTROL.search(content):
         return None
     try:
@@ -255,7 +255,7 @@ def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
         except ValueError as error:  # a number that no field holds, broken UTF-8 in an escape
             raise _bad_text(file, kind, error) from error
     raise GraphDefError(
-        f"{file} is text and no graph: it does not begin with a field of a GraphDef (node), "
+        f"{file} is text, not a graph: it does not begin with a field of a GraphDef (node), "
         "a MetaGraphDef or a SavedModel."
     )
 
@@ -275,20 +275,20 @@ def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
             possible.append((kind, message))
     if possible:
         return possible[0]
-    raise GraphDefError(f"{file} is no TensorFlow graph: {_what_is_wrong(content)}.")
+    raise GraphDefError(f"{file} is not a TensorFlow graph: {_what_is_wrong(content)}.")
 
 
 def _is_plausible(found: GraphFile) -> bool:
-    """True if most nodes are nodes. Bytes of one kind may happen to parse as another."""
+    """Returns True if most nodes are nodes. Bytes of one kind may happen to parse as another."""
     nodes = [node for graph in found.graphs() for node in graph.node]
     real = sum(bool(node.name and node.op) for node in nodes)
     return bool(found.graphs()) and 2 * real >= len(nodes)
 
 
 def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
-    """Without most of a long line, which the parser repeats."""
+    """Shortens a long line, which the parser repeats."""
     position = "line " if isinstance(error, text_format.ParseError) else ""
-    return GraphDefError(f"{file} is no valid {kind} in text form: {position}{str(error)[:300]}")
+    return GraphDefError(f"{file} is not a valid {kind} in text form: {position}{str(error)[:300]}")
 
 
 def _too_deep(file: Path) -> GraphDefError:
@@ -298,7 +298,7 @@ def _too_deep(file: Path) -> GraphDefError:
 
 
 def _what_is_wrong(content: bytes) -> str:
-    """Says where bytes stop being a message, as far as its outermost fields tell."""
+    """Describes where bytes stop being a message, as far as the outermost fields tell."""
     end = 0
     for position, claimed, end in _outer_fields(content):
         if claimed is None:
@@ -312,7 +312,7 @@ def _what_is_wrong(content: bytes) -> str:
 
 
 def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
-    """Position, claimed size (None: not a field) and end of each outermost field."""
+    """Yields position, claimed size (None: not a field) and end of each outermost field."""
     position = 0
     while position < len(content):
         tag, value = _varint(content, position)

@@ -20,14 +20,14 @@ from collections.abc import Iterable, Mapping
 from duotone.errors import GraphDefError
 from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
-from duotone.tensorflow.rewrite_record import CastRecord
+from duotone.tensorflow.rewrite_record import CastNodeRecord
 from duotone.tensorflow.units import FindOp, split_input
 
 RETURN_SUFFIX = "_RetVal"
 
 
 def called_functions(node: NodeDef, library: Mapping[str, FunctionDef]) -> Iterable[str]:
-    """The functions of the library that a node calls or names in an attribute."""
+    """Returns the functions of the library that a node calls or names in an attribute."""
     if node.op in library:
         yield node.op
     for value in node.attr.values():
@@ -40,7 +40,7 @@ def called_functions(node: NodeDef, library: Mapping[str, FunctionDef]) -> Itera
 def reachable(
     nodes: Iterable[NodeDef], library: Mapping[str, FunctionDef], gradients: Mapping[str, str]
 ) -> set[str]:
-    """The functions that nodes reach, through other functions and gradients as well."""
+    """Returns the functions that nodes reach, through other functions and gradients as well."""
     found: set[str] = set()
     waiting = [name for node in nodes for name in called_functions(node, library)]
     while waiting:
@@ -55,7 +55,7 @@ def reachable(
 
 
 def _reached(graph: GraphDef) -> tuple[dict[str, FunctionDef], set[str]]:
-    """The functions of a graph's library by name, and which of them the graph reaches."""
+    """Returns the functions of a graph's library by name, and which of them the graph reaches."""
     library = {function.signature.name: function for function in graph.library.function}
     gradients = {g.function_name: g.gradient_func for g in graph.library.gradient}
     return library, reachable(graph.node, library, gradients)
@@ -81,7 +81,7 @@ def drop_unreachable(graph: GraphDef) -> tuple[str, ...]:
 
 
 def rewritable(graph: GraphDef) -> list[str]:
-    """The functions of a graph's library that a rewrite concerns, in the order of the library."""
+    """Returns the functions of a graph's library that a rewrite concerns, in library order."""
     if not graph.library.function:
         return []
     library, found = _reached(graph)
@@ -108,7 +108,7 @@ def rewritable(graph: GraphDef) -> list[str]:
 
 
 def _is_generic(function: FunctionDef) -> bool:
-    """True if types or attributes of the function come from its caller."""
+    """Returns True if types or attributes of the function come from its caller."""
     signature = function.signature
     if any(
         a.type_attr or a.number_attr or a.type_list_attr
@@ -118,7 +118,7 @@ def _is_generic(function: FunctionDef) -> bool:
     return any(value.placeholder for node in function.node_def for value in node.attr.values())
 
 
-class Body:
+class FunctionBody:
     """A function's body as a graph.
 
     Args:
@@ -181,7 +181,7 @@ class Body:
         return name
 
     def _port(self, text: str, reader: str) -> str:
-        """``"node:out:1"`` as ``"node:3"``."""
+        """Returns ``"node:out:1"`` as ``"node:3"``."""
         if text.startswith("^") or text in self._arguments:
             return text
         name, _, rest = text.partition(":")
@@ -204,11 +204,11 @@ class Body:
             "not exist in its body."
         )
 
-    def close(self, casts: Iterable[CastRecord]) -> FunctionDef:
-        """The function with the rewritten body.
+    def close(self, casts: Iterable[CastNodeRecord]) -> FunctionDef:
+        """Returns the function with the rewritten body.
 
         Args:
-            casts: what was added to :attr:`graph`.
+            casts: the casts that were added to :attr:`graph`.
         """
         function = type(self._function)()
         function.CopyFrom(self._function)
@@ -246,7 +246,7 @@ def _same_class(node: NodeDef, like: NodeDef) -> NodeDef:
 
 
 def _ports(node: NodeDef, definition: OpDefinition, argument: Argument) -> int:
-    """How many output ports an argument has."""
+    """Returns how many output ports an argument has."""
     name = argument.type_list_attr or argument.number_attr
     if not name:
         return 1
@@ -256,8 +256,8 @@ def _ports(node: NodeDef, definition: OpDefinition, argument: Argument) -> int:
     return len(default) if isinstance(default, list) else int(default or 0)
 
 
-def _source_texts(function: FunctionDef, body: Body) -> dict[str, str]:
-    """How the function writes each ``"node:port"`` of its body."""
+def _source_texts(function: FunctionDef, body: FunctionBody) -> dict[str, str]:
+    """Returns how the function writes each ``"node:port"`` of its body."""
     texts = {f"{a.name}:0": a.name for a in function.signature.input_arg}
     for node in function.node_def:
         definition = body._definitions[node.name]
@@ -270,7 +270,7 @@ def _source_texts(function: FunctionDef, body: Body) -> dict[str, str]:
 
 
 def import_order(nodes: list[NodeDef]) -> list[int]:
-    """The order in which TensorFlow's importer makes nodes: inputs first, then by position.
+    """Returns the order in which TensorFlow's importer makes nodes: inputs first, then by position.
 
     A Merge that a NextIteration feeds waits for one input only.
 

@@ -27,7 +27,7 @@ _SHOWN = 3
 
 
 def bodies(result: RewriteResult) -> Iterator[tuple[str, BodyResult]]:
-    """The graph, named ``""``, and the functions of its library by name."""
+    """Yields the graph, named ``""``, and the functions of its library by name."""
     yield "", result
     yield from result.functions.items()
 
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
         nodes: nodes with a type that is or was float32.
         to_half: casts to half.
         to_full: casts to float32.
-        bytes: what casts read and write, as far as shapes are known.
+        bytes: the bytes that casts read and write, as far as shapes are known.
         unknown: casts of unknown shape.
     """
 
@@ -61,7 +61,7 @@ class Totals(NamedTuple):
 
 
 def totals(result: RewriteResult) -> Totals:
-    """The figures of one rewrite."""
+    """Returns the figures of one rewrite."""
     everything = [body for _, body in bodies(result)]
     casts = [cast for body in everything for cast in body.casts]
     to_half = sum(cast.to != "f32" for cast in casts)
@@ -76,7 +76,7 @@ def totals(result: RewriteResult) -> Totals:
 
 
 def summary(graph: GraphResult) -> Table:
-    """Totals of one graph: nodes painted, casts and their bytes, changes of ops."""
+    """Returns the totals of one graph: painted nodes, casts and their bytes, changed ops."""
     result = graph.result
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -110,7 +110,7 @@ def summary(graph: GraphResult) -> Table:
 
 
 def half_before(graph: GraphDef) -> Counter[str]:
-    """The number of nodes of a graph and its functions that have a half type already.
+    """Returns the number of nodes of a graph and its functions that have a half type already.
 
     Returns:
         Counts by the name of the half type; empty for a float32 graph.
@@ -124,7 +124,7 @@ def half_before(graph: GraphDef) -> Counter[str]:
 
 
 def comparison(results: Mapping[str, RewriteResult]) -> Table:
-    """Rewrites of one graph side by side.
+    """Returns several rewrites of one graph as columns of a table.
 
     Args:
         results: by the name of the painter.
@@ -140,7 +140,7 @@ def comparison(results: Mapping[str, RewriteResult]) -> Table:
 
 
 def by_op(result: RewriteResult) -> Table:
-    """One line for each op, list and reason: how many types became half and how many did not."""
+    """Returns a line for each op, list and reason: how many types became half or stayed."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for _, body in bodies(result):
         for decision in body.decisions:
@@ -166,10 +166,10 @@ def by_op(result: RewriteResult) -> Table:
 
 
 def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Group:
-    """One line for each type attribute of the nodes whose names fit a pattern.
+    """Returns one line for each type attribute of the nodes whose names fit a pattern.
 
     Args:
-        result: of a rewrite.
+        result: the result of a rewrite.
         pattern: shell wildcards; nodes of functions are named ``function/node``.
         most: how many lines are shown.
     """
@@ -196,7 +196,7 @@ def write_tensorboard(logdir: str | Path, before: Any, result: RewriteResult) ->
     Args:
         logdir: folder that TensorBoard is started on; made where missing.
         before: the GraphDef that was rewritten.
-        result: what :func:`duotone.tensorflow.rewrite` returned.
+        result: the result of :func:`duotone.tensorflow.rewrite`.
 
     Returns:
         The two event files.
@@ -226,7 +226,7 @@ def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
 
 
 def _shown(decisions: list[Decision]) -> Shown:
-    """How a node with these decisions is shown."""
+    """Returns how a node with these decisions is shown."""
     found = {decision.precision for decision in decisions}
     half = next((_HALF[precision] for precision in found if precision in _HALF), "")
     precision = (f"{half} and float32" if "f32" in found else half) if half else _FULL
@@ -244,6 +244,6 @@ def _path(where: str, node: str) -> str:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    """The first few names."""
+    """Returns the first few names."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more if names else "nothing"

@@ -55,12 +55,12 @@ def walk(
     neighbours: Callable[[int], Iterable[int]],
     through: Callable[[int], bool],
 ) -> list[int]:
-    """The starts, and the units reached from them through accepted units.
+    """Returns the starts, and the units reached from them through accepted units.
 
     Args:
         starts: in order; a start that was reached before is skipped.
         neighbours: returns the neighbours of a unit, by number.
-        through: whether a unit that is no start is accepted.
+        through: whether a unit that is not a start is accepted.
 
     Returns:
         Units in the order of a depth-first walk.

@@ -20,7 +20,7 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
 
 def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
-    """The lists before any edit.
+    """Returns the lists before any edit.
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.
@@ -41,7 +41,7 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
 
 
 def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> OpLists:
-    """The lists for a rewrite: edits, then level.
+    """Returns the lists for a rewrite: edits, then level.
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.
@@ -88,7 +88,7 @@ def _check_names(policy: Policy, known: Collection[str]) -> None:
         for op in sorted(getattr(policy, f"{which}_{edit}")):
             if op not in known:
                 near = difflib.get_close_matches(op, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "no op is named like it."
+                hint = f"did you mean {near[0]!r}?" if near else "no op has a similar name."
                 raise UnknownOperationError(
                     f"{op!r} in Policy({which}_{edit}=...) or in the environment variable "
                     f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{which.upper()}LIST_{edit.upper()} is "

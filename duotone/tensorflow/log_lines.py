@@ -59,8 +59,8 @@ class Rewrite:
         level: the policy's level, or an empty text.
         preserved: by node, whether it must keep its types.
         facts: the units.
-        precisions: what was decided, and when.
-        result: what was done.
+        precisions: the decisions of the passes.
+        result: the result of the rewrite.
     """
 
     item: str
@@ -72,7 +72,7 @@ class Rewrite:
 
 
 def log_lines(done: Rewrite) -> Iterator[str]:
-    """The lines that TensorFlow logs of a rewrite."""
+    """Yields the lines that TensorFlow logs of a rewrite."""
     cuda = done.facts.dtype == "float16"
     name = "auto_mixed_precision" + ("" if cuda else "_onednn_bfloat16")
     if cuda:
@@ -93,7 +93,7 @@ def log_lines(done: Rewrite) -> Iterator[str]:
 
 
 def _preparation(done: Rewrite) -> Iterator[str]:
-    """Nodes that are not processed, and ops that change."""
+    """Yields nodes that are not processed, and ops that change."""
     facts = done.facts
     yield "Identifying nodes that should be processed"
     device = "GPU" if facts.dtype == "float16" else "CPU"
@@ -110,7 +110,7 @@ def _preparation(done: Rewrite) -> Iterator[str]:
 
 
 def _tensor_lists(done: Rewrite) -> Iterator[str]:
-    """Lists of tensors; TensorFlow finds each anew from each of its ops."""
+    """Yields the lines of tensor lists; TensorFlow finds each list anew from each of its ops."""
     units = done.facts.units
 
     def where(unit: int) -> str:
@@ -126,7 +126,7 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
 
 
 def _passes(done: Rewrite) -> Iterator[str]:
-    """Log lines of each pass: the nodes that it painted."""
+    """Returns the log lines of each pass: the nodes that it painted."""
     events: dict[str, list[PaintedUnit]] = {}
     for event in done.precisions.journal:
         events.setdefault(event.stage, []).append(event)
@@ -148,7 +148,7 @@ def _passes(done: Rewrite) -> Iterator[str]:
 
 
 def _painting(done: Rewrite, event: PaintedUnit) -> str:
-    """The line of one event."""
+    """Returns the line of one event."""
     units = done.facts.units
     node = units.nodes[units.node[event.unit]]
     precision = "DENY" if event.deny else "ALLOW"
@@ -172,7 +172,7 @@ def _painting(done: Rewrite, event: PaintedUnit) -> str:
 
 
 def _final_pass(done: Rewrite) -> Iterator[str]:
-    """Types and casts, in the order of the nodes."""
+    """Yields the lines of types and casts, in the order of the nodes."""
     units, allow = done.facts.units, done.precisions.allow
     dtype = done.facts.dtype
     half = "half" if dtype == "float16" else dtype

@@ -75,13 +75,13 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
 def cast_elements(
     facts: Facts, allow: Iterable[int], elements: ElementCount, unknown: int = 0
 ) -> int:
-    """Elements that go through casts.
+    """Returns elements that go through casts.
 
     Args:
         facts: the units.
         allow: which of them are half.
         elements: how many elements a port has.
-        unknown: what a port of unknown shape counts as.
+        unknown: the size to assume for a port of unknown shape.
     """
     units = facts.units
     half = set(allow)
@@ -102,7 +102,7 @@ class _Variables:
     """Which choice each unit takes part in.
 
     Attributes:
-        count: of all variables, given precisions included.
+        count: the number of all variables, given precisions included.
     """
 
     def __init__(self, facts: Facts, precisions: Precisions) -> None:
@@ -123,7 +123,7 @@ class _Variables:
             self._tie(group)
 
     def of_unit(self, unit: int) -> int:
-        """The variable of a unit; 0 and 1 mean fixed precisions."""
+        """Returns the variable of a unit; 0 and 1 mean fixed precisions."""
         variable = self._of_unit[unit]
         while self._tied[variable] != variable:
             variable = self._tied[variable]
@@ -138,7 +138,7 @@ class _Variables:
 
 
 def _below_allow(facts: Facts, precisions: Precisions) -> set[int]:
-    """Units downstream of an allow op with no denied or impossible unit in between."""
+    """Returns units downstream of an allow op with no denied or impossible unit in between."""
     roots = [u for u in precisions.allow if facts.kind(u) is Kind.ALLOW]
 
     def passable(unit: int) -> bool:
@@ -155,7 +155,7 @@ def _may_be_half(facts: Facts, precisions: Precisions, unit: int) -> bool:
 
 
 def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -> bool:
-    """True if a unit may take either precision."""
+    """Returns True if a unit may take either precision."""
     if unit in precisions.allow:
         return True
     if not _may_be_half(facts, precisions, unit):
@@ -167,7 +167,7 @@ def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -
 
 
 def _user_casts(facts: Facts) -> set[int]:
-    """Units of existing casts to float32 that something reads."""
+    """Returns the units of existing casts to float32 that something reads."""
     units = facts.units
     return {
         units.outputs[position][0]
@@ -177,7 +177,7 @@ def _user_casts(facts: Facts) -> set[int]:
 
 
 def _loops(facts: Facts) -> list[list[int]]:
-    """The Merges that one NextIteration feeds, with it."""
+    """Returns the Merges that one NextIteration feeds, with it."""
     units = facts.units
     groups = []
     for position, node in enumerate(units.nodes):
@@ -189,7 +189,7 @@ def _loops(facts: Facts) -> list[list[int]]:
 
 
 def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:
-    """For each variable, whether it is half."""
+    """Returns, for each variable, whether it is half."""
     # Of several cheapest labellings, the cut returns the one with the fewest "half" labels. The one
     # with the most half units is wanted here, so "half" and "full" are swapped.
     labels = Labelling(variables.count)
@@ -213,7 +213,7 @@ def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[
 
 
 def _keep_user_casts(facts: Facts, allow: dict[int, str]) -> None:
-    """A cast that the user wrote stays one to float32 if anything reads float32.
+    """Keeps a user's cast a cast to float32 if anything reads float32.
 
     It costs the same: one cast for the other readers instead of one for these.
     """

@@ -74,7 +74,7 @@ class OpDefinition:
     """The definition of an op, or of a function of the graph's library.
 
     Attributes:
-        name: of the op.
+        name: the name of the op.
         inputs: in order.
         outputs: in order.
         attributes: by name.
@@ -101,7 +101,7 @@ def _data() -> dict[str, Any]:
 
 
 def op_names() -> frozenset[str]:
-    """The names of all ops of the release."""
+    """Returns the names of all ops of the release."""
     return frozenset(_data()["ops"])
 
 
@@ -113,7 +113,7 @@ def _argument(
 
 @functools.cache
 def find_op(name: str) -> OpDefinition | None:
-    """The definition of an op, or None if the release has none of this name.
+    """Returns the definition of an op, or None if the release has none of this name.
 
     Example:
         >>> [argument.name for argument in find_op("MatMul").inputs]
@@ -136,7 +136,7 @@ def find_op(name: str) -> OpDefinition | None:
 
 
 def define_function(signature: Any) -> OpDefinition:
-    """The definition of a function of the library.
+    """Returns the definition of a function of the library.
 
     Args:
         signature: the ``OpDef`` of its ``FunctionDef``.
@@ -164,7 +164,7 @@ def define_function(signature: Any) -> OpDefinition:
 
 @functools.cache
 def constrained_attributes(op: str) -> tuple[str, ...]:
-    """The attributes on which the choice among an op's kernels depends."""
+    """Returns the attributes on which the choice among an op's kernels depends."""
     devices = _data()["kernels"].get(op, {})
     names = {
         constraint[0]
@@ -176,11 +176,11 @@ def constrained_attributes(op: str) -> tuple[str, ...]:
 
 
 def attribute_values(node: NodeDef, definition: OpDefinition) -> dict[str, tuple[Any, ...]]:
-    """The attributes on which a node's kernel depends, defaults filled in.
+    """Returns the attributes on which a node's kernel depends, defaults filled in.
 
     Args:
         node: the node.
-        definition: of its op.
+        definition: the definition of its op.
 
     Returns:
         Values by attribute name; a scalar is a tuple of one. Absent attributes are left out.
@@ -196,7 +196,7 @@ def attribute_values(node: NodeDef, definition: OpDefinition) -> dict[str, tuple
 
 
 def _plain(value: AttrValue) -> tuple[Any, ...]:
-    """An attribute's value as Python values; a list of one kind, in order."""
+    """Returns an attribute's value as Python values; a list of one kind, in order."""
     kind = value.WhichOneof("value")
     if kind == "list":
         for field in _FIELDS.values():
@@ -211,13 +211,13 @@ def _text(item: Any) -> Any:
 
 
 def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any, ...]]) -> bool:
-    """True if a device has a kernel for an op with these types.
+    """Returns True if a device has a kernel for an op with these types.
 
     Args:
         op: name of the op.
         device: device type, such as ``"GPU"``.
         label: the node's ``_kernel`` attribute; usually empty.
-        values: from :func:`attribute_values`, with the type in question replaced.
+        values: the result of :func:`attribute_values`, with the type in question replaced.
 
     Returns:
         True if one kernel for the device, or else for ``DEFAULT``, fits.
@@ -244,7 +244,7 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
 
 
 def _fits(constraints: list[Any], values: Mapping[str, tuple[Any, ...]]) -> bool | None:
-    """True if all constraints hold; None if one is on an attribute that the node lacks."""
+    """Returns True if all constraints hold; None if one is on an attribute that the node lacks."""
     for name, _, allowed in constraints:
         given = values.get(name)
         if given is None or given == (INVALID,):
@@ -255,7 +255,7 @@ def _fits(constraints: list[Any], values: Mapping[str, tuple[Any, ...]]) -> bool
 
 
 def _contested(priorities: list[int]) -> bool:
-    """True if a kernel meets another of the priority that is the best so far."""
+    """Returns True if a kernel meets another of the priority that is the best so far."""
     best: int | None = None
     for priority in priorities:
         if priority == best:

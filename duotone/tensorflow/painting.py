@@ -48,7 +48,7 @@ def paint_duotone(facts: Facts) -> Precisions:
 
 
 def _half_units(built: ReadGraph, found: Decisions) -> tuple[dict[int, str], dict[int, Reason]]:
-    """The units that are half with their rules, and the reason of every unit that was read."""
+    """Returns the half units with their rules, and the reason of every unit that was read."""
     painting = found.painting
     allow: dict[int, str] = {}
     reasons: dict[int, Reason] = {}

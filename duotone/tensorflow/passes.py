@@ -33,7 +33,7 @@ from duotone.ops.entries import Kind
 from duotone.precision.rules import Rule
 from duotone.tensorflow.journal import Journal, PaintedUnit, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
-from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
+from duotone.tensorflow.tensor_lists import ListCluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Units
 
@@ -66,7 +66,7 @@ class Precisions:
 
     allow: dict[int, str]
     deny: dict[int, str]
-    clusters: list[Cluster]
+    clusters: list[ListCluster]
     journal: Journal
     found_work: bool = True
     chosen: frozenset[int] = frozenset()
@@ -123,7 +123,7 @@ def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
 
 
 def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
-    """Pass 2; units that were denied before neither spread deny nor let it through."""
+    """Applies pass 2; units denied before neither spread deny nor let it through."""
     units = facts.units
     stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
@@ -183,7 +183,7 @@ def _follow_allow(
 
 
 def reads_variable(units: Units, node: int) -> bool:
-    """True if a node gives the value of an old-style variable: Identity, Enter over Identity."""
+    """Checks if a node gives the value of an old-style variable: Identity, Enter over Identity."""
     op = units.nodes[node].op
     while op == "Enter" and units.sources[node]:
         node = units.sources[node][0][0]

@@ -40,7 +40,7 @@ from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
 from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
-from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
+from duotone.tensorflow.functions import FunctionBody, drop_unreachable, rewritable
 from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
@@ -86,7 +86,7 @@ class _Settings:
     loops: Mapping[str, Collection[int]]
 
     def find_op(self, name: str) -> OpDefinition | None:
-        """The definition of an op or function."""
+        """Returns the definition of an op or function."""
         return self.functions.get(name) or find_op(name)
 
 
@@ -149,7 +149,7 @@ def rewrite(
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Holds off the search for cycles.
+    """Pauses garbage collection: a rewrite makes many small objects and no cycles.
 
     A rewrite makes hundreds of thousands of small lists and no cycle of them; to look through them
     again and again took as long as to make them.
@@ -172,7 +172,7 @@ def _rewrite_all(
     functions: dict[str, FunctionResult] = {}
     by_name = {function.signature.name: function for function in graph.library.function}
     for name in () if settings.skipped else rewritable(graph):
-        body = Body(by_name[name], settings.find_op)
+        body = FunctionBody(by_name[name], settings.find_op)
         done = _rewrite_body(body.graph, name, body.preserved, settings)
         by_name[name].CopyFrom(body.close(done.casts))
         functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)
@@ -242,7 +242,7 @@ _PAINT: Mapping[str, Callable[[Facts, ElementCount], Precisions]] = {
 
 
 def _names(node: NodeDef, item: str) -> tuple[str, ...]:
-    """The names of a node: of a function's, with the function's before it as well."""
+    """Returns the names of a node: of a function's, with the function's before it as well."""
     return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
 
 
@@ -273,7 +273,7 @@ def _rewrite_body(
         graph: the main graph or a function's body.
         item: name of the function, or :data:`MAIN_GRAPH`.
         preserved: nodes that keep their types.
-        settings: what holds for all.
+        settings: the settings that hold for all graphs.
     """
     dump = dumps.start(settings.resolved, item)
     if not settings.skipped:

@@ -26,7 +26,7 @@ SECOND_VERSION = {
 
 
 def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
-    """Names of the nodes that keep their types."""
+    """Returns the names of the nodes that keep their types."""
     check_names(graph, "fetch", fetch)
     check_names(graph, "feed", feed)
     kept = {node_of(name) for name in (*fetch, *feed)}
@@ -34,7 +34,7 @@ def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -
 
 
 def is_kept(node: NodeDef) -> bool:
-    """True if a node is marked so that optimizers must keep it."""
+    """Returns True if a node is marked so that optimizers must keep it."""
     return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
 
 

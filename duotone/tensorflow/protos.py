@@ -49,7 +49,7 @@ _REFERENCE = 100
 
 
 def dtype_of(number: int) -> str:
-    """The neutral name of a data type: ``float32``, ``int64``; ``none`` if it holds no numbers.
+    """Returns the neutral name of a data type, such as ``float32``; ``none`` without numbers.
 
     Example:
         >>> dtype_of(1), dtype_of(19), dtype_of(7)
@@ -63,10 +63,10 @@ _NO_NUMBERS = ("invalid", "string", "resource", "variant")
 
 
 def type_name(number: int) -> str:
-    """The name of a data type as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
+    """Returns a data type's name as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
 
     Args:
-        number: of the data type; unknown numbers are given back as digits.
+        number: the number of the data type; unknown numbers are given back as digits.
     """
     values = _TYPES.DataType.DESCRIPTOR.values_by_number
     return values[number].name.removeprefix("DT_").lower() if number in values else str(number)

@@ -123,7 +123,7 @@ class _Reader:
             self.writers.setdefault(reader, []).append(writer)
 
     def close(self) -> ReadGraph:
-        """The graph, in which carries read the results of their loops' bodies."""
+        """Returns the graph, in which carries read the results of their loops' bodies."""
         for index, position in self.carries:
             carry = self.nodes[index]
             value, unit = self._read(position, 0)
@@ -190,7 +190,7 @@ class _Reader:
             self.constants[value] = unit
 
     def _kept_constant(self, op: str, operands: Sequence[int]) -> Magnitude | None:
-        """The magnitude of a result that has the elements of a constant."""
+        """Returns the magnitude of a result that has the elements of a constant."""
         if op in _CONSTANT_FILLS:
             return Magnitude.of(_CONSTANT_FILLS[op])
         traits = traits_of(TRAITS, op)
@@ -315,7 +315,7 @@ class _Reader:
         self.units.append(() if fixed else may)
 
     def _fixed(self, position: int, used: Sequence[int], may: Sequence[int]) -> str:
-        """Why a node stays as it is whatever a list says, or empty."""
+        """Returns why a node stays as it is whatever a list says, or empty."""
         op = self.source.nodes[position].op
         if not any(self.facts.is_float(unit) for unit in used):
             return ""

@@ -169,7 +169,7 @@ class _Kept:
 
 
 def _graphs_of(source: files.GraphFile) -> list[tuple[GraphDef, Any]]:
-    """Each graph of a file with its MetaGraphDef, if it has one."""
+    """Yields each graph of a file with its MetaGraphDef, if it has one."""
     if source.kind == "GraphDef":
         return [(source.message, None)]
     return [(meta_graph.graph_def, meta_graph) for meta_graph in source.meta_graphs()]
@@ -182,7 +182,7 @@ def _kept(
     fetch: Sequence[str] | None,
     feed: Sequence[str],
 ) -> _Kept:
-    """The nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
+    """Returns nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
 
     Args:
         graph: the graph.
@@ -207,6 +207,6 @@ def _kept(
 
 
 def _unread(graph: GraphDef) -> set[str]:
-    """The nodes that no node reads, by data or control inputs."""
+    """Returns the nodes that no node reads, by data or control inputs."""
     read = {node_of(text) for node in graph.node for text in node.input}
     return {node.name for node in graph.node} - read

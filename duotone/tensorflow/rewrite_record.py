@@ -35,7 +35,7 @@ RULES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CastRecord:
+class CastNodeRecord:
     """One Cast node that was added.
 
     Attributes:
@@ -59,7 +59,7 @@ class Decision(NamedTuple):
 
     Attributes:
         node: name of the node.
-        op: of the node, after the rewrite.
+        op: the op of the node, after the rewrite.
         attribute: ``"T"``, ``"Tin[0]"``, or a type name such as ``"float"`` for a fixed type.
         list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
         precision: ``"f16"``, ``"bf16"`` or ``"f32"``.
@@ -88,7 +88,7 @@ class BodyResult:
     """
 
     painting: Mapping[str, Mapping[str, str]]
-    casts: tuple[CastRecord, ...]
+    casts: tuple[CastNodeRecord, ...]
     op_changes: Mapping[str, tuple[str, str]]
     decisions: tuple[Decision, ...]
 

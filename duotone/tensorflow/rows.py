@@ -11,7 +11,7 @@ from duotone.tensorflow.protos import NodeDef
 
 
 def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -> str:
-    """The name of a node's row; some ops have several meanings.
+    """Returns the name of a node's row; some ops have several meanings.
 
     Args:
         node: the node.
@@ -34,7 +34,7 @@ def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -
 
 
 def attributes_of(node: NodeDef, slots: Sequence[int]) -> Mapping[str, Attribute]:
-    """The attributes of a node for the range analysis.
+    """Returns the attributes of a node for the range analysis.
 
     Args:
         node: the node.

@@ -33,7 +33,7 @@ _META: Any = meta_graph_pb2
 
 
 def _make_class() -> Any:
-    """The class of the SavedModel message, in a separate protobuf package."""
+    """Returns the class of the SavedModel message, in a separate protobuf package."""
     file: Any = descriptor_pb2.FileDescriptorProto(
         name="duotone/saved_model.proto",
         package="duotone",
@@ -66,7 +66,7 @@ new_saved_model: Any = _make_class()
 
 
 def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes that users of a MetaGraphDef name, which a rewrite must keep.
+    """Returns the nodes that users of a MetaGraphDef name, which a rewrite must keep.
 
     Outputs and inputs of the signatures; what saving and restoring uses; the nodes of its
     collections (a training operation, losses, initializers).
@@ -99,7 +99,7 @@ def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[st
 
 
 def _tensor_names(tensor: Any) -> list[str]:
-    """The tensors that a TensorInfo names: one, or the parts of a sparse or composite one."""
+    """Returns the tensors that a TensorInfo names: one, or the parts of a composite one."""
     sparse = tensor.coo_sparse
     names = [
         tensor.name,
@@ -113,7 +113,7 @@ def _tensor_names(tensor: Any) -> list[str]:
 
 
 def find_saved_model(folder: Path) -> Path:
-    """The file of a SavedModel folder that has the graphs.
+    """Returns the file of a SavedModel folder that has the graphs.
 
     Raises:
         GraphDefError: the folder has none.
@@ -122,7 +122,7 @@ def find_saved_model(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise GraphDefError(
-        f"{folder} is a folder without {' or '.join(FILE_NAMES)}, so it is no SavedModel. "
+        f"{folder} is a folder without {' or '.join(FILE_NAMES)}, so it is not a SavedModel. "
         "Name a SavedModel folder or the file of a graph."
     )
 
@@ -156,6 +156,6 @@ def _let_owner_write(folder: Path) -> None:
 
 
 def _graphs_of(source: Path) -> Any:
-    """Ignores the graph files and the fingerprint of the folder itself, not of subfolders."""
+    """Names the graph files and the fingerprint to ignore in the folder, not in subfolders."""
     own = {*FILE_NAMES, _FINGERPRINT}
     return lambda folder, _: own if Path(folder) == source else ()

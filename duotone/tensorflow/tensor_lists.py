@@ -40,7 +40,7 @@ _HANDLE = TypeAttribute("", -1, VARIANT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cluster:
+class ListCluster:
     """The ops of one list.
 
     Attributes:
@@ -55,7 +55,7 @@ class Cluster:
 
 
 def element_unit(units: Units, node: int) -> int | None:
-    """The unit of a TensorList op's float32 element type, or None for any other node."""
+    """Returns the unit of a TensorList op's float32 element type, or None for any other node."""
     if "TensorList" not in units.nodes[node].op:
         return None
     for unit in units.of_node[node]:
@@ -65,8 +65,8 @@ def element_unit(units: Units, node: int) -> int | None:
     return None
 
 
-def find_clusters(facts: Facts) -> list[Cluster]:
-    """All clusters of a graph that have a processed member."""
+def find_clusters(facts: Facts) -> list[ListCluster]:
+    """Returns all clusters of a graph that have a processed member."""
     units = facts.units
     if not any("TensorList" in node.op for node in units.nodes):
         return []
@@ -85,8 +85,8 @@ def find_clusters(facts: Facts) -> list[Cluster]:
     return clusters
 
 
-def _cluster(facts: Facts, joined: list[int]) -> Cluster:
-    """The cluster of a connected set of units."""
+def _cluster(facts: Facts, joined: list[int]) -> ListCluster:
+    """Returns the cluster of a connected set of units."""
     units = facts.units
     members: dict[int, None] = {}
     roots: dict[int, None] = {}
@@ -103,11 +103,11 @@ def _cluster(facts: Facts, joined: list[int]) -> Cluster:
             unsafe = True
         elif units.attribute[unit] == _HANDLE:
             roots[element] = None
-    return Cluster(tuple(members), tuple(roots), unsafe)
+    return ListCluster(tuple(members), tuple(roots), unsafe)
 
 
-def hidden_edges(facts: Facts, clusters: list[Cluster]) -> list[tuple[int, int]]:
-    """For each reader, an edge from every writer upstream of its handle.
+def hidden_edges(facts: Facts, clusters: list[ListCluster]) -> list[tuple[int, int]]:
+    """Yields, for each reader, an edge from every writer upstream of its handle.
 
     Raises:
         GraphDefError: a float32 reader reads what was written with another element type.
@@ -139,7 +139,11 @@ def _written(units: Units, writer: int, reader: int) -> int:
 
 
 def agree(
-    cluster: Cluster, allow: dict[int, str], deny: dict[int, str], journal: Journal, stage: Stage
+    cluster: ListCluster,
+    allow: dict[int, str],
+    deny: dict[int, str],
+    journal: Journal,
+    stage: Stage,
 ) -> None:
     """Gives all members one precision.
 

@@ -17,7 +17,7 @@ from duotone.tensorflow.protos import BFLOAT16, HALF, NodeDef
 
 
 def const_magnitude(node: NodeDef) -> Magnitude:
-    """The magnitude of the elements of a float32 ``Const``."""
+    """Returns the magnitude of the elements of a float32 ``Const``."""
     return magnitude_of([_elements(node)])
 
 
@@ -36,7 +36,7 @@ def halve_const(node: NodeDef, half: HalfType) -> None:
 
 
 def _elements(node: NodeDef) -> Any:
-    """The elements that a ``Const`` has in its message.
+    """Returns the elements that a ``Const`` has in its message.
 
     Raises:
         GraphDefError: its bytes are not a number of float32 elements.

@@ -55,24 +55,24 @@ class Facts:
         return HALF_TYPES[self.dtype]
 
     def kind(self, unit: int) -> Kind:
-        """The list that the op of a unit's node is on."""
+        """Returns the list that the op of a unit's node is on."""
         return self.kinds[self.units.node[unit]]
 
     def is_processed(self, unit: int) -> bool:
-        """True if the rewrite may change the unit's node."""
+        """Returns True if the rewrite may change the unit's node."""
         return self.processed[self.units.node[unit]]
 
     def is_float(self, unit: int) -> bool:
-        """True if the unit is float32."""
+        """Returns True if the unit is float32."""
         return self.units.dtype[unit] == FLOAT
 
     def is_quantized(self, unit: int) -> bool:
-        """True if any type of the unit's node is a quantized one."""
+        """Returns True if any type of the unit's node is a quantized one."""
         units = self.units
         return any(units.dtype[u] in QUANTIZED for u in units.of_node[units.node[unit]])
 
     def is_forced(self, unit: int) -> bool:
-        """True if ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
+        """Returns True if ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
         definition = self.units.definitions[self.units.node[unit]]
         if not self.resolved.force_all or definition.function:
             return False
@@ -80,7 +80,7 @@ class Facts:
         return not unchanged and definition.name not in NEVER_FORCED
 
     def allows_half(self, unit: int) -> bool:
-        """True if the op definition allows half there; kernels are not asked."""
+        """Returns True if the op definition allows half there; kernels are not asked."""
         attribute = self.units.attribute[unit]
         definition = self.units.definitions[self.units.node[unit]]
         if definition.function:
@@ -91,11 +91,11 @@ class Facts:
         return not allowed or self.half in allowed
 
     def can_be_half(self, unit: int) -> bool:
-        """True if the op definition allows half there and a kernel of the device takes it."""
+        """Checks if the op definition allows half there and a kernel of the device takes it."""
         return self.allows_half(unit) and self._has_kernel(unit)
 
     def _has_kernel(self, unit: int) -> bool:
-        """True if the node has a kernel with this type set to half."""
+        """Returns True if the node has a kernel with this type set to half."""
         units = self.units
         attribute = units.attribute[unit]
         node = units.nodes[units.node[unit]]

@@ -31,7 +31,7 @@ class TypeAttribute(NamedTuple):
     """Names a unit within its node.
 
     Attributes:
-        name: of the attribute; empty for a fixed type.
+        name: the name of the attribute; empty for a fixed type.
         position: in a list of types, or -1.
         fixed: number of the fixed type, or 0.
     """
@@ -41,7 +41,7 @@ class TypeAttribute(NamedTuple):
     fixed: int = 0
 
     def __str__(self) -> str:
-        """As in TensorFlow's logs: ``T``, ``Tin[0]``, ``variant``."""
+        """Returns the name as in TensorFlow's logs: ``T``, ``Tin[0]``, ``variant``."""
         if not self.name:
             return type_name(self.fixed)
         return self.name if self.position < 0 else f"{self.name}[{self.position}]"
@@ -94,7 +94,7 @@ class Units:
         return len(self.node)
 
     def find(self, node: int, name: str) -> int | None:
-        """The unit of a node's type attribute."""
+        """Returns the unit of a node's type attribute."""
         wanted = TypeAttribute(name)
         return next((u for u in self.of_node[node] if self.attribute[u] == wanted), None)
 
@@ -114,7 +114,7 @@ class Units:
 
 
 def make_units(graph: GraphDef, find_op: FindOp) -> Units:
-    """The units of a graph.
+    """Returns the units of a graph.
 
     Args:
         graph: the GraphDef; it is only read.
@@ -163,7 +163,7 @@ def _definition(node: NodeDef, find_op: FindOp) -> OpDefinition:
 
 
 def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -> int:
-    """The number of a unit's data type; the op's default if the node does not set it."""
+    """Returns the number of a unit's data type; the op's default if the node does not set it."""
     if not attribute.name:
         return attribute.fixed
     if attribute.name in node.attr:
@@ -187,7 +187,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
-    """The units of one node, in the order of its inputs, outputs and other attributes."""
+    """Returns the units of one node, in the order of its inputs, outputs and other attributes."""
     found: dict[TypeAttribute, int] = {}
 
     def ports(arguments: Sequence[Argument]) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
 
 
 def _is_uniform(definition: OpDefinition) -> bool:
-    """True if all nodes of an op have the same layout: it has no lists and no counts."""
+    """Returns True if all nodes of an op have the same layout: it has no lists and no counts."""
     lists = any(a.kind == "list(type)" for a in definition.attributes.values())
     arguments = (*definition.inputs, *definition.outputs)
     return not lists and not any(a.number_attr or a.type_list_attr for a in arguments)
@@ -217,9 +217,9 @@ def _add_node(
     """Adds the units of one node.
 
     Args:
-        units: of the nodes before it.
+        units: the units of the nodes before it.
         node: the node.
-        definition: of its op.
+        definition: the definition of its op.
         layouts: those that are the same for all nodes of an op; found ones are added.
     """
     layout = layouts.get(node.op)
@@ -247,7 +247,7 @@ def _add_node(
 
 
 def _length(node: NodeDef, definition: OpDefinition, name: str) -> int:
-    """The number of types in a list attribute."""
+    """Returns the number of types in a list attribute."""
     if name in node.attr:
         return len(node.attr[name].list.type)
     attribute = definition.attributes.get(name)
@@ -264,7 +264,7 @@ def _missing(node: NodeDef, name: str) -> GraphDefError:
 
 
 def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[TypeAttribute]:
-    """For each port of an argument, the unit it belongs to."""
+    """Yields, for each port of an argument, the unit to which it belongs."""
     if argument.type_list_attr:
         name = argument.type_list_attr
         return [TypeAttribute(name, i) for i in range(_length(node, definition, name))]
@@ -290,7 +290,7 @@ def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[
 
 
 def split_input(text: str) -> tuple[str, int]:
-    """The node name and output port of a data input, ``"name"`` or ``"name:1"``.
+    """Returns the node name and output port of a data input, ``"name"`` or ``"name:1"``.
 
     Example:
         >>> split_input("split:1")

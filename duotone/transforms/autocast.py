@@ -19,7 +19,7 @@ from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.painted import Site
+from duotone.jaxpr.painted import CallSite
 from duotone.jaxpr.pipeline import paint_for_device, paint_full
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
@@ -39,7 +39,7 @@ from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
 from duotone.transforms.decorator import Decorator
 from duotone.transforms.mixed_function import (
-    Settings,
+    FunctionSettings,
     argument_names,
     fast_half,
     half_of_device,
@@ -105,7 +105,7 @@ def autocast(
         dtype: ``float16`` or ``bfloat16`` (anything ``jax.numpy.dtype`` takes, also ``"fp16"``,
             ``"bf16"`` and ``"half"``). ``None`` selects the half type that is fast on the default
             device. If none is, ``fn`` runs unchanged and logs one line (see
-            :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches off.
+            :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches the rewrite off.
         policy: which operations may be painted; the default policy if omitted. Environment
             variables are merged in (``docs/environment.md``).
         calibration: the result of :func:`duotone.calibrate` for ``fn``. It is short for
@@ -114,16 +114,16 @@ def autocast(
             pytree, or the result of :func:`cast_params`, which also sets the default of ``dtype``
             and ``policy``. The first call casts the weights that ``fn`` reads in half only. They
             are constants: they have no derivative, and later changes to them have no effect.
-        enabled: ``False`` switches off. The result then runs ``fn`` unchanged, also inside another
-            rewrite, which leaves it float32 in both passes.
+        enabled: ``False`` switches the rewrite off. The result then runs ``fn`` unchanged, also
+            inside another rewrite, which leaves it float32 in both passes.
 
     Returns:
         A function with the signature of ``fn``; with ``weights``, without its first argument.
 
     Raises:
-        ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
-            not a dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
-            shapes instead of arrays.
+        ArgumentTypeError: ``fn`` is not callable or does not take the weights first; ``dtype``,
+            ``policy`` or ``calibration`` has the wrong type; ``weights`` holds shapes instead of
+            arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
             weights; ``weights`` holds no array.
 
@@ -159,7 +159,7 @@ def autocast(
         dtype, chosen, policy = _recorded_settings(fixed.record, dtype, policy)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
-    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, fixed)
+    settings = FunctionSettings(fn, dtype if enabled else OFF, chosen, policy, fixed)
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -305,7 +305,7 @@ def explain(
     if half is None:
         painted = paint_full(traced.jaxpr, merged)
     else:
-        site = Site(arguments=argument_names(traced, merged), weights=count)
+        site = CallSite(arguments=argument_names(traced, merged), weights=count)
         painted = paint_for_device(traced.jaxpr, merged, half, chosen=chosen, site=site)
     record = record_of(painted, collection)
     left = ""
@@ -317,7 +317,7 @@ def explain(
 
 
 def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that the user gave to :func:`autocast`, or ``fn`` if it is no result."""
+    """Returns the user's function that :func:`autocast` wrapped, or ``fn`` itself."""
     settings = settings_of(fn)
     return fn if settings is None else settings.function
 
@@ -350,7 +350,7 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
 
     Raises:
         ArgumentTypeError: ``dtype`` is not a dtype.
-        ArgumentError: ``dtype`` is no half type. Float32 is refused too.
+        ArgumentError: ``dtype`` is not a half type. Float32 is refused too.
     """
     if dtype is not None:
         half = half_named(name, dtype)

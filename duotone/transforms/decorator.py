@@ -15,7 +15,7 @@ from duotone.policy.arguments import is_off
 
 
 class Decorator(functools.partial[Any]):
-    """``autocast`` with settings, which takes the function."""
+    """A decorator that applies ``autocast`` with settings."""
 
     def __enter__(self) -> NoReturn:
         """Tells the user what to write instead of a ``with`` statement.
@@ -26,13 +26,13 @@ class Decorator(functools.partial[Any]):
         settings = self.keywords
         if not settings["enabled"] or is_off("autocast", settings["dtype"]):
             raise ArgumentTypeError(
-                "autocast: switched off, it is no context manager. To keep a part of a function in "
-                "float32, write `with duotone.keep_full():` around it, or call it through "
+                "autocast: switched off, it is not a context manager. To keep a part of a function "
+                "in float32, write `with duotone.keep_full():` around it, or call it through "
                 "duotone.autocast(part, enabled=False)."
             )
         raise ArgumentTypeError(
-            "autocast: it is no context manager, since duotone rewrites a whole function when JAX "
-            "traces it. Wrap the function, duotone.autocast(fn, dtype=...)(*args), or write "
+            "autocast: it is not a context manager, since duotone rewrites a whole function when "
+            "JAX traces it. Wrap the function, duotone.autocast(fn, dtype=...)(*args), or write "
             "@duotone.autocast(dtype=...) above it. Inside of it `with duotone.keep_full():` keeps "
             "a part in float32, `with duotone.keep_half():` in half."
         )

@@ -55,7 +55,7 @@ def grad(
     calibration: Calibration | None = None,
     enabled: bool = True,
 ) -> Callable[..., Any]:
-    """``jax.grad`` in mixed precision, with both passes painted as one program.
+    """Creates a function that computes the gradient in mixed precision, like ``jax.grad``.
 
     The gradient has the structure, shapes and dtypes that ``jax.grad`` gives it. Float32
     parameters have float32 gradients, which are summed in float32 and never rounded to half.
@@ -110,7 +110,7 @@ def value_and_grad(
     calibration: Calibration | None = None,
     enabled: bool = True,
 ) -> Callable[..., Any]:
-    """``jax.value_and_grad`` in mixed precision, with both passes painted as one program.
+    """Creates a function that computes value and gradient, like ``jax.value_and_grad``.
 
     It equals ``duotone.autocast(jax.value_and_grad(fun))``. The other order,
     ``jax.value_and_grad(duotone.autocast(fun))``, leaves the backward pass to JAX if one program
@@ -157,8 +157,8 @@ def value_and_grad(
             or as for :func:`autocast`. On a call: an argument to differentiate by is missing; with
             ``scale``, the loss is not floating. Without, JAX raises what it raises.
         ArgumentError: ``argnums`` is empty; ``scale`` is not positive, or goes with
-            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is no
-            scalar.
+            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is not
+            a scalar.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone

@@ -28,7 +28,7 @@ from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.jaxpr.painted import PaintedProgram, Site
+from duotone.jaxpr.painted import CallSite, PaintedProgram
 from duotone.jaxpr.pipeline import lower, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
@@ -49,7 +49,7 @@ Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Takes the positional and the keyword arguments of a call."""
 
 
-class Settings:
+class FunctionSettings:
     """The function and the arguments that the user passed to :func:`duotone.autocast`.
 
     Attributes:
@@ -80,7 +80,7 @@ class Settings:
         self._logged = False
 
     def __reduce__(self) -> Any:
-        return Settings, (self.function, self.dtype, self.chosen, self.policy, self.weights)
+        return FunctionSettings, (self.function, self.dtype, self.chosen, self.policy, self.weights)
 
     def run(self, device: Any) -> Call:
         """Returns the runner for a device, the same one at each call.
@@ -126,7 +126,7 @@ class Settings:
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
             names = argument_names(traced, merged)
-            site = Site(
+            site = CallSite(
                 given=(*painted.given, *[Paint.FULL] * count),
                 arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
             )
@@ -135,7 +135,7 @@ class Settings:
                 return lower(whole, found)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
-            site = Site(arguments=argument_names(traced, merged), weights=count)
+            site = CallSite(arguments=argument_names(traced, merged), weights=count)
             with rewrite_range(self.name):
                 painted = paint_for_device(
                     traced.jaxpr, merged, half, chosen=self.chosen, site=site
@@ -238,7 +238,7 @@ def _log_once(name: str, painted: PaintedProgram) -> None:
         logger.info("%s", line)
 
 
-def settings_of(fn: Callable[..., Any]) -> Settings | None:
+def settings_of(fn: Callable[..., Any]) -> FunctionSettings | None:
     """Returns the settings of a function that :func:`duotone.autocast` returned, else ``None``.
 
     ``jax.jit`` of such a function has the same settings. ``jax.grad`` or ``jax.vmap`` of it has
@@ -252,7 +252,7 @@ def settings_of(fn: Callable[..., Any]) -> Settings | None:
             found = cell.cell_contents
         except ValueError:  # still empty
             continue
-        if isinstance(found, Settings):
+        if isinstance(found, FunctionSettings):
             return found
     return None
 

@@ -106,6 +106,6 @@ def rewrite_range(name: str) -> Any:
 
 
 def _types(tree: Any) -> str:
-    """The types of the arrays among arguments."""
+    """Returns the types of the arrays among arguments."""
     arrays = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")]
     return ", ".join(f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in arrays)

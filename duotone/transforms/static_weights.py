@@ -70,7 +70,7 @@ class CastParams:
         return sum(size * (1 + (name in self.cast)) for name, size in self._arrays())
 
     def _arrays(self) -> list[tuple[str, int]]:
-        """Name and bytes of each array."""
+        """Returns the name and bytes of each array."""
         return [
             (jax.tree_util.keystr(path), leaf.size * leaf.dtype.itemsize)
             for path, leaf in jax.tree_util.tree_flatten_with_path(self.params)[0]

@@ -77,7 +77,7 @@ SAME = types.SimpleNamespace(preprocess_input=plain_images)
 def test_architectures_are_found_not_listed(monkeypatch):
     known = bench.architectures()
     assert {"MobileNet", "ConvNeXtXLarge", "NASNetLarge"} <= set(known)
-    assert not {"mobilenet", "resnet"} & set(known), "modules are no architectures"
+    assert not {"mobilenet", "resnet"} & set(known), "modules are not architectures"
     monkeypatch.setattr(keras.applications, "NewNet", lambda **_: None, raising=False)
     assert set(bench.architectures()) == {*known, "NewNet"}
 

@@ -214,9 +214,9 @@ def test_gradients_by_hand_and_frozen_parameters():
 
 def test_bad_arguments():
     state = made()
-    with pytest.raises(ArgumentTypeError, match=r"'stats' is no field.*batch_stats.*Subclass"):
+    with pytest.raises(ArgumentTypeError, match=r"'stats' is not a field.*batch_stats.*Subclass"):
         state.apply_gradients(grads=state.params, stats={})
-    with pytest.raises(ArgumentTypeError, match="'step' is no field"):
+    with pytest.raises(ArgumentTypeError, match="'step' is not a field"):
         state.apply_gradients(grads=state.params, step=3)
     with pytest.raises(ArgumentError, match="same structure"):
         state.apply_gradients(grads=state.params, batch_stats={})

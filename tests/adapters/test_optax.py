@@ -419,7 +419,7 @@ def test_inside_scan():
 
 
 def test_a_pickled_optimizer_of_plain_parts():
-    """The optimizer that is wrapped must be one that pickle takes; the wrapper is no obstacle."""
+    """The optimizer that is wrapped must be one that pickle takes; the wrapper takes no part."""
     tx = enable(PlainSgd(), 8)
     again = pickle.loads(pickle.dumps(tx))
     assert float(again.init(jnp.ones(2)).loss_scale.value) == 8

@@ -41,5 +41,5 @@ def test_ratios_leave_out_what_was_not_measured():
 
 
 def test_a_device_that_is_no_target_is_named():
-    with pytest.raises(SystemExit, match="is no target of duotone's; there are b200"):
+    with pytest.raises(SystemExit, match="is not a target of duotone's; there are b200"):
         gpu_steps.this_target()

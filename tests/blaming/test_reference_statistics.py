@@ -65,7 +65,7 @@ def test_what_does_not_fit_and_what_is_lost_is_counted(half):
     np.testing.assert_array_equal(
         found[0], np.array(expected(np.asarray(plain), full, 2, -1), np.float32)
     )
-    assert found[0, rows.BAD] == (1 if half == "float16" else 0)  # infinite references are no fault
+    assert found[0, rows.BAD] == (1 if half == "float16" else 0)  # an infinite reference is fine
     assert found[0, rows.UNDERFLOW] == (3 if half == "float16" else 0)
     assert found[0, rows.ZERO] == (1 if half == "float16" else 0)
 

@@ -432,8 +432,8 @@ def test_an_interrupted_save_leaves_the_old_file(
         (lambda data: _with(data, value=-5), "value is -5"),
         (lambda data: _with(data, value=1.5), "value is 1.5"),
         (lambda data: _with(data, high=10**400), "OverflowError"),
-        (lambda data: _with(data, small=7), "small 7, which is no share"),
-        (lambda data: _with(data, lost=-0.1), "lost -0.1, which is no share"),
+        (lambda data: _with(data, small=7), "small 7, which is not a share"),
+        (lambda data: _with(data, lost=-0.1), "lost -0.1, which is not a share"),
         (lambda data: "[" * 100_000, "is not JSON"),
     ],
 )

@@ -154,7 +154,7 @@ class Traced:
         jaxpr: from arrays to arrays.
         arrays: the arrays among the arguments.
         tree: structure of the results.
-        statics: position and value of each result that is no array.
+        statics: position and value of each result that is not an array.
     """
 
     jaxpr: Any
@@ -188,7 +188,7 @@ def _weak(aval: Any) -> bool:
 
 
 def trace(function: Callable[..., Any], args: Sequence[Any]) -> Traced:
-    """Traces a function; leaves of ``args`` that are no arrays stay as they are."""
+    """Traces a function; leaves of ``args`` that are not arrays stay as they are."""
     leaves, tree = jax.tree.flatten(tuple(args))
     places = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
     seen: list[Any] = []

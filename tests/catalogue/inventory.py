@@ -18,7 +18,7 @@ from duotone.jaxpr.reading.scopes import NESTED
 from duotone.ops.jax import ENTRIES
 
 _INTEGERS = "integers or booleans only: nothing to paint"
-_COLLECTIVE = "a collective that calculates: in which dtype is for Policy(reduce_dtype=...) to say"
+_COLLECTIVE = "a collective with arithmetic: Policy(reduce_dtype=...) sets its dtype"
 _KEYS = "random bits and keys: nothing to paint"
 _TOKEN = "a token or an index, no array of numbers"
 _REFERENCE = "a reference holds one dtype; opaque by decision"

@@ -114,7 +114,7 @@ def _types() -> list[Case]:
             jnp.asarray(X, jnp.bfloat16),
             X,
             through=1,
-            limits=limits(vmap="its operand is no NumPy array"),
+            limits=limits(vmap="its operand is not a NumPy array"),
         ),
         _case(
             "float8 operand",

@@ -1,4 +1,4 @@
-"""Uses of an autocast function that are no case of a primitive: export, effects, modes."""
+"""Uses of an autocast function that are not a case of a primitive: export, effects, modes."""
 
 from __future__ import annotations
 

@@ -156,9 +156,9 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
         ("step", ("--shapes", "f32[1] f32[4,2]"), "to_explain.py:6: "),
         ("stpe", (), "has no stpe; did you mean step?"),
         ("zzzzzz", (), "has no zzzzzz; it has Model, any_number, example, nothing, "),
-        ("NUMBER", (), "NUMBER is no function but int"),
-        ("step", ("--shapes", "f32[16"), "'f32[16' is no shape"),
-        ("step", ("--shapes", "f33[16]"), "'f33[16]' is no shape"),
+        ("NUMBER", (), "NUMBER is not a function but int"),
+        ("step", ("--shapes", "f32[16"), "'f32[16' is not a shape"),
+        ("step", ("--shapes", "f33[16]"), "'f33[16]' is not a shape"),
         ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "h1000"), "h100"),
     ],
 )

@@ -26,7 +26,7 @@ def by_hand(keys: list[int], copies: int) -> set[tuple[int, int, int]]:
 
 
 def primitive(keys: list[int], run: tuple[int, int, int]) -> bool:
-    """True if no shorter period fits: multiples of a period are no runs of their own."""
+    """True if no shorter period fits: multiples of a period are not runs of their own."""
     start, length, period = run
     part = keys[start : start + length]
     return not any(

@@ -114,7 +114,7 @@ def test_bad_masks_and_neutral_numbers() -> None:
     with pytest.raises(ArgumentError, match=r"bucketed\(.*called with 'mask', the mask that"):
         fn(jnp.ones(5), mask=jnp.ones(5))
     for number in (0.5, float("inf"), 300, [0, 1]):
-        with pytest.raises(ArgumentTypeError, match="no int8 number"):
+        with pytest.raises(ArgumentTypeError, match="not an int8 number"):
             duotone.bucketed(lambda x: x, 0, neutral=number)(jnp.ones(3, jnp.int8))
     with pytest.raises(ArgumentError, match="neutral names 'y', which axis does not; name 'x'"):
         duotone.bucketed(lambda x: x, {"x": 0}, neutral={"y": 1})

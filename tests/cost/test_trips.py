@@ -81,7 +81,7 @@ def test_a_counter_that_must_meet_its_limit(first, step, limit, runs):
 
 
 def test_a_condition_that_is_no_counter_is_not_taken_for_one():
-    """A loop until a sum is large: the 0 that the sum begins with is no limit."""
+    """A loop until a sum is large: the 0 that the sum begins with is not a limit."""
     text = counting(0, 1, "LT", 10).replace(
         "  ROOT %go = pred[] compare(%j, %n), direction=LT",
         "  %y = f32[8]{0} get-tuple-element(%s), index=1\n"

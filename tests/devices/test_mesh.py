@@ -141,7 +141,7 @@ def test_topologies_by_their_number_of_devices(monkeypatch):
     assert asked == ["1x1x1", "1x1x4", "1x1x8", "1x2x8"]
     with pytest.raises(CompilationError, match="no slice has 3 chips; the next larger has 4"):
         topology._tpus(find_target("v5e"), 3)
-    with pytest.raises(CompilationError, match="12 GPUs are no whole number of hosts of eight"):
+    with pytest.raises(CompilationError, match="12 GPUs do not fill whole hosts of eight"):
         topology._gpus(find_target("h200"), 12)
 
 

@@ -77,7 +77,7 @@ def test_sums_that_the_compiler_puts_in() -> None:
 
 
 def test_sums_of_activations_losses_and_statistics_stay() -> None:
-    """Sums that dots follow, or of one number, are no gradients."""
+    """Sums that dots follow, or of one number, are not gradients."""
     mesh = CASES["data parallel"].mesh()
 
     def local(w: Any, x: Any) -> Any:

@@ -80,7 +80,7 @@ def test_the_largest_are_kept_in_program_order(seen: duotone.Explanation) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rule": "tained"}, "rule='tained' is no rule; there are allow, "),
+        ({"rule": "tained"}, "rule='tained' is not a rule; there are allow, "),
         ({"rule": "solve"}, "rule='solve' is a rule that no operation here has; there are allow"),
         ({"where": "*/atention/*"}, "matches no operation; .* scopes begin with net"),
         ({"where": "*/atention/*"}, r"'\*' shows all"),

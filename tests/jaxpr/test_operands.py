@@ -1,4 +1,4 @@
-"""Operands that JAX traces and that are no arrays: mutable arrays (Refs), tokens, own types."""
+"""Operands that JAX traces and that are not arrays: mutable arrays (Refs), tokens, own types."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_tokens_order_what_reads_them() -> None:
 
 @dataclasses.dataclass
 class Box:
-    """A value of a type that JAX does not know until it is registered, and that is no pytree."""
+    """A value of a type that JAX does not know until it is registered, and that is not a pytree."""
 
     array: Any
 

@@ -210,7 +210,7 @@ def test_of_a_recurrent_network_the_weights_are_those_of_all_steps(dtype: str) -
 
 
 def kept_by(function: Function, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Types of the residuals that are no arguments."""
+    """Types of the residuals that are not arguments."""
     print_saved_residuals(function, X, W)
     lines = capsys.readouterr().out.splitlines()
     return sorted(line.split()[0] for line in lines if "argument" not in line)

@@ -50,7 +50,7 @@ class Everyday:
 def by_hand(half: str, layers: bool) -> Dot:
     """An einsum of half operands with float32 sums; of layers, the result is half too.
 
-    It rounds and calculates in float32, because CPUs do not have bfloat16 dots of every layout.
+    It rounds, and computes in float32, because CPUs do not have bfloat16 dots of every layout.
     """
     kind = jnp.finfo(half)
     rounded = functools.partial(

@@ -105,7 +105,7 @@ def test_probabilities_that_a_dot_reads_are_rounded_once(half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_a_loss_and_its_gradient(half: str) -> None:
-    """What leads to a loss is no output, so ``x - max`` may be rounded like the logits it is of."""
+    """A loss is not an output of the network, so ``x - max`` may round like its logits."""
     function = jax.value_and_grad(_cross_entropy)
     for x in (_LOGITS["heavy tails"], _LOGITS["large"]):
         (value, gradient), (loss, slope) = reference(function, x), mixed(function, half, x)

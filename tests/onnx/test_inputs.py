@@ -58,14 +58,14 @@ def write_array(path):
         (lambda path: path.write_bytes(b"PK\x03\x04 and no more"), "it is damaged"),
         (lambda path: path.write_bytes(b""), "it is damaged"),
         (lambda path: path.write_text("x = 1"), "it is damaged"),
-        (lambda path: np.savez(path, x=np.array([{}])), "its contents are no numbers"),
+        (lambda path: np.savez(path, x=np.array([{}])), "its contents are not numbers"),
     ],
 )
 def test_files_that_hold_no_inputs(tmp_path, make, words):
     path = tmp_path / "inputs.npz"
     make(path)
     with pytest.raises(
-        ArgumentError, match=rf"inputs\.npz is no \.npz file .*{words}.*numpy\.savez"
+        ArgumentError, match=rf"inputs\.npz is not an \.npz file .*{words}.*numpy\.savez"
     ):
         calibrated(path)
 

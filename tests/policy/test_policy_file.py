@@ -106,8 +106,8 @@ def test_a_painted_function_follows_the_file(folder, monkeypatch):
         ("log_path = 3", PolicyTypeError, "log_path is 3; it takes a path"),
         ('calibration = "nowhere.json"', CalibrationError, "nowhere.json: No such file"),
         ('keep_full = ["a"]\nkeep_half = ["a"]', PolicyError, "drop it from one of these"),
-        ("deny_add = [", PolicyError, "no valid TOML: .*lines such as"),
-        ('{"deny_add": [}', PolicyError, "no valid JSON: "),
+        ("deny_add = [", PolicyError, "not valid TOML: .*lines such as"),
+        ('{"deny_add": [}', PolicyError, "not valid JSON: "),
     ],
 )
 def test_mistakes_name_the_file_and_the_remedy(tmp_path, text, error, says):

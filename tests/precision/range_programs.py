@@ -17,7 +17,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.running.observe import observe
 from duotone.precision.ranges import Assumptions, Ranges, find_ranges
 
@@ -294,14 +294,14 @@ def sample(interval: tuple[float, float], random: np.random.Generator) -> np.nda
 
 def built_with_ranges(
     function: Callable[..., Any], stated: list[tuple[float, float]]
-) -> tuple[Built, Ranges]:
+) -> tuple[BuiltGraph, Ranges]:
     """The graph of a function of activations, and the ranges of its values."""
     built = build(jax.make_jaxpr(function)(*[np.zeros((SIDE, SIDE), np.float32)] * len(stated)))
     given = dict(zip(built.graph.inputs, stated, strict=True))
     return built, find_ranges(built.graph, Assumptions(stated=given))
 
 
-def outside(built: Built, ranges: Ranges, arrays: list[np.ndarray]) -> list[str]:
+def outside(built: BuiltGraph, ranges: Ranges, arrays: list[np.ndarray]) -> list[str]:
     """What lies outside of its proof when the program runs; NaN lies nowhere."""
     found = []
 

@@ -211,7 +211,7 @@ def test_a_chain_of_arithmetic_before_a_full_operation_is_full_as_a_whole() -> N
 
 
 def test_arithmetic_before_a_full_operation_elsewhere_is_stored_half() -> None:
-    """In a loop, or in a kernel that nobody knows, it is no part of the reader."""
+    """In a loop, or in a kernel that nobody knows, it is not a part of the reader."""
     t = Tiny()
     shifted = t.op("tanh", t.dot())
     with t.loop():

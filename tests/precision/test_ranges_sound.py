@@ -101,7 +101,7 @@ def test_a_planted_rule_that_is_too_tight_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_planted_fact_that_forgets_axes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The maximum of rows, read along columns, is no maximum."""
+    """The maximum of rows, read along columns, is not a maximum."""
 
     def careless(state: facts.Findings, value: int, kind: str, source: int, shape: object) -> bool:
         found = state.relations.get(value)

@@ -16,7 +16,7 @@ from duotone.profiling.profile_files import write_profile
 from duotone.profiling.profile_record import TABLES, ProfileRecord, ProfileSummary
 from duotone.profiling.profile_tables import tabulate
 from duotone.profiling.programs import Fact
-from duotone.profiling.shapes import Product
+from duotone.profiling.shapes import MatrixProduct
 from duotone.profiling.time_sums import Sum
 from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import cut
@@ -26,7 +26,7 @@ SECOND = 1e9
 
 
 def dot(dtype: str, scope: str, side: int = 64, loop: tuple[str, ...] = ()) -> Fact:
-    product = Product(64, side, 64, (dtype, dtype))
+    product = MatrixProduct(64, side, 64, (dtype, dtype))
     types = f"{dtype}×{dtype}→f32"
     return Fact(
         "__cublas$gemm", scope, "dot_general", "train.py:7", types, 100.0, (product,), False, "",
@@ -222,7 +222,7 @@ def test_advice_finds_what_was_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     short = advice_for(("add", "k", 0.0, 2e-6), ("half", USES, 8e-6, 10e-6))
     assert "launches bound it" in short
     monkeypatch.setitem(FACTS[1], "odd", dot("bf16", "head", side=63))
-    assert "no multiple of 8" in advice_for(ADD, ("odd", NOT, 1.0, 3.0))
+    assert "not multiples of 8" in advice_for(ADD, ("odd", NOT, 1.0, 3.0))
     monkeypatch.setitem(FACTS[1], "cast", plain("head", casts=True))
     assert "kernels that only cast, first head/add" in advice_for(ADD, ("cast", "c", 1.0, 3.0))
 

@@ -128,10 +128,10 @@ def test_a_compressed_trace(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "is empty"),
-        (b"hello, this is no trace at all", "is no trace"),
-        (b"\xff" * 64, "is no trace"),
+        (b"hello, this is not a trace at all", "is not a trace"),
+        (b"\xff" * 64, "is not a trace"),
         (b"\x08\x01", "has no plane"),
-        (b'{"traceEvents": []}', "is no trace"),
+        (b'{"traceEvents": []}', "is not a trace"),
     ],
 )
 def test_what_is_no_trace_is_an_error_that_names_the_file(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duotone.profiling.programs import Fact, facts_of
-from duotone.profiling.shapes import Product
+from duotone.profiling.shapes import MatrixProduct
 from duotone.profiling.tensor_cores import eligible, uses_tensor_cores
 
 USE = """
@@ -71,7 +71,7 @@ def test_kernels_that_do_not(kernel: str) -> None:
 
 
 def a_dot(kind: str, emitter: str = "", exact: bool = False, dtype: str = "f32") -> Fact:
-    product = Product(128, 128, 128, (dtype, dtype))
+    product = MatrixProduct(128, 128, 128, (dtype, dtype))
     return Fact(kind, "", "", "", "", 1.0, (product,), exact, emitter, (), False)
 
 
@@ -99,19 +99,19 @@ def test_a_name_and_the_program_together(kernel: str, fact: Fact | None, uses: b
 @pytest.mark.parametrize(
     ("product", "can"),
     [
-        (Product(64, 64, 64, ("f32", "f32")), True),
-        (Product(64, 64, 64, ("f16", "f32")), True),
-        (Product(63, 65, 64, ("bf16", "bf16")), True),  # uneven, yet it can
-        (Product(64, 1, 64, ("f16", "f16")), False),
-        (Product(64, 64, 4, ("f16", "f16")), False),
-        (Product(64, 64, 64, ("f64", "f64")), False),
-        (Product(64, 64, 64, ("c64", "c64")), False),
-        (Product(64, 64, 64, ("f8e4m3fn", "f8e5m2")), True),
-        (Product(64, 64, 64, ("s8", "s8")), True),
-        (Product(64, 64, 64, ("s32", "s32")), False),
+        (MatrixProduct(64, 64, 64, ("f32", "f32")), True),
+        (MatrixProduct(64, 64, 64, ("f16", "f32")), True),
+        (MatrixProduct(63, 65, 64, ("bf16", "bf16")), True),  # uneven, yet it can
+        (MatrixProduct(64, 1, 64, ("f16", "f16")), False),
+        (MatrixProduct(64, 64, 4, ("f16", "f16")), False),
+        (MatrixProduct(64, 64, 64, ("f64", "f64")), False),
+        (MatrixProduct(64, 64, 64, ("c64", "c64")), False),
+        (MatrixProduct(64, 64, 64, ("f8e4m3fn", "f8e5m2")), True),
+        (MatrixProduct(64, 64, 64, ("s8", "s8")), True),
+        (MatrixProduct(64, 64, 64, ("s32", "s32")), False),
     ],
 )
-def test_eligible_is_what_has_the_shape_and_a_dtype(product: Product, can: bool) -> None:
+def test_eligible_is_what_has_the_shape_and_a_dtype(product: MatrixProduct, can: bool) -> None:
     assert product.eligible is can
 
 

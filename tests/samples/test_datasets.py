@@ -43,7 +43,7 @@ def test_mnist_is_read(mnist):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte", b"", "no IDX file"),
+        ("train-images-idx3-ubyte", b"", "not an IDX file"),
         ("train-images-idx3-ubyte", b"\x00\x00\x08\x01" + bytes(20), "3 dimension"),
         ("train-images-idx3-ubyte", idx(2, 4, 4)[:-1], "holds 31"),
         ("train-labels-idx1-ubyte", idx(3), "2 images and 3 labels"),

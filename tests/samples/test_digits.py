@@ -14,7 +14,7 @@ import pytest
 import duotone
 from duotone.errors import ArgumentError
 from duotone.samples import digits
-from duotone.samples.digits import BATCH, Digits, Precision, Trainer, TrainState
+from duotone.samples.digits import BATCH, Digits, DigitsState, Precision, Trainer
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_step_keeps_the_state_full_and_learns(precision, few):
     params = digits.init_params(jax.random.key(0))
     # Small enough that no step is skipped: the next test has those that are.
     scale = duotone.DynamicLossScale(2.0**8) if precision == "float16" else duotone.NoLossScale()
-    state = TrainState(params, optimizer.init(params), scale)
+    state = DigitsState(params, optimizer.init(params), scale)
     expected = jax.tree.map(lambda x: (x.shape, x.dtype), state)
     losses = []
     for _ in range(5):
@@ -91,7 +91,7 @@ def test_a_step_that_overflows_changes_only_the_loss_scale(few):
     params = digits.init_params(jax.random.key(0))
     scale = duotone.DynamicLossScale(2.0**20)
     before = jax.tree.map(np.array, params)
-    state = TrainState(params, optimizer.init(params), scale)
+    state = DigitsState(params, optimizer.init(params), scale)
     # Pixels of 1e3 with a scale of 2**20 leave the range of float16.
     state, _, finite = step(state, few.train_images[:BATCH] * 1e3, few.train_labels[:BATCH])
     assert not bool(finite)
@@ -115,7 +115,7 @@ def test_float32_is_left_alone(trainer, few):
     assert trainer.explain() is None
     optimizer = optax.sgd(0.05)
     params = digits.init_params(jax.random.key(0))
-    state = TrainState(params, optimizer.init(params), duotone.NoLossScale())
+    state = DigitsState(params, optimizer.init(params), duotone.NoLossScale())
     batch = few.train_images[:BATCH], few.train_labels[:BATCH]
     for precision, rewritten in ((Precision.FLOAT32, False), (Precision.BFLOAT16, True)):
         step = digits.make_train_step(precision, optimizer)

@@ -79,7 +79,7 @@ def test_a_training_that_went_wrong_still_has_a_report(tmp_path):
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
     def refuse(constant):
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not a JSON")
 
     text = (tmp_path / "results.json").read_text()
     (result,) = json.loads(text, parse_constant=refuse)["results"]

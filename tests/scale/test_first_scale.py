@@ -55,7 +55,7 @@ def trained(loss_fn: Any, *args: Any, steps: int = 12, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
 def test_a_large_loss_whose_gradients_fit_changes_nothing(size):
-    """Losses of 1e2 and 1e4: the loss alone is no reason to lower the scale."""
+    """Losses of 1e2 and 1e4: the loss alone is not a reason to lower the scale."""
     loss, metrics = trained(mean_of_squares, size)
     assert loss == pytest.approx(size**2, rel=0.3) or size == 1
     assert metrics["skipped_steps"] == 0

@@ -57,7 +57,7 @@ def _content(what: str) -> bytes:
         "cut in half": good[: len(good) // 2],
         "a picture": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
         "zeros": bytes(1000),
-        "words": b"hello, this is no graph\n",
+        "words": b"hello, this is not a graph\n",
         "words with a field": b"node { name: 'x' op: }\n",
         "a wrong number": b"versions { producer: 99999999999999999999 }\n",
         "broken text": b"node { name: '\\xff' op: 'NoOp' }\n",
@@ -74,15 +74,15 @@ def _content(what: str) -> bytes:
         ("empty", "is empty"),
         ("truncated", "truncated or damaged"),
         ("cut in half", "truncated or damaged"),
-        ("a picture", "no TensorFlow graph"),
-        ("zeros", "no TensorFlow graph"),
-        ("words", "text and no graph"),
+        ("a picture", "not a TensorFlow graph"),
+        ("zeros", "not a TensorFlow graph"),
+        ("words", "text, not a graph"),
         ("words with a field", "line 1:22"),
-        ("a wrong number", "no valid GraphDef"),
-        ("broken text", "no valid GraphDef"),
-        ("huge size", "no TensorFlow graph"),
+        ("a wrong number", "not a valid GraphDef"),
+        ("broken text", "not a valid GraphDef"),
+        ("huge size", "not a TensorFlow graph"),
         ("huge field", "claims 17179869184 bytes"),
-        ("node without a name", "no TensorFlow graph"),
+        ("node without a name", "not a TensorFlow graph"),
         ("no node", "without a single node"),
     ],
 )
@@ -150,7 +150,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     """Catches: ``--out /dev/null`` by root, which left a graph in the place of the device."""
     os.mkfifo(tmp_path / "pipe")
     source = files.GraphFile(tmp_path / "in.pb", "GraphDef", graphs.chain(), tmp_path / "in.pb")
-    with pytest.raises(GraphDefError, match="pipe: it is no regular file"):
+    with pytest.raises(GraphDefError, match="pipe: it is not a regular file"):
         files.write(tmp_path / "pipe", source.message, source)
     assert (tmp_path / "pipe").is_fifo()
 
@@ -166,7 +166,7 @@ def test_a_folder_without_a_saved_model(tmp_path):
     with pytest.raises(GraphDefError, match=r"folder without saved_model\.pb"):
         files.read(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(graphs.chain().SerializeToString())
-    with pytest.raises(GraphDefError, match="is a GraphDef and no SavedModel"):
+    with pytest.raises(GraphDefError, match="is a GraphDef, not a SavedModel"):
         files.read(tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_one_line_at_the_first_call_and_never_again(caplog: pytest.LogCaptureFix
     (line,) = lines(caplog)
     assert line.startswith("loss: float16 on cpu")
     assert "3 of 5 operations and 100.0% of FLOPs in half" in line
-    assert line.endswith("saves no time here: CPUs calculate float16 in float32")
+    assert line.endswith("saves no time here: CPUs compute float16 in float32")
 
 
 def test_dots_with_a_precision_of_their_own_are_named_with_the_remedy(

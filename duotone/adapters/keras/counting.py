@@ -14,7 +14,7 @@ from typing import Any
 
 
 def counting(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A training function that has the alarm of the model's optimizer count skipped steps.
+    """Returns a training function that counts skipped steps for the alarm of the optimizer.
 
     Args:
         model: the model.

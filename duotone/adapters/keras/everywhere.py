@@ -44,8 +44,8 @@ def enable_everywhere(
     If both are False, duotone no longer changes models whose functions Keras has not made yet.
 
     Raises:
-        ArgumentTypeError, ArgumentError: `dtype` is no half type, `loss_scale` no loss scale; Keras
-            does not run on JAX.
+        ArgumentTypeError, ArgumentError: `dtype` is not a half type, or `loss_scale` not a loss
+            scale, or Keras does not run on JAX.
     """
     refusals.check_backend()
     if settings.check_loss_scale(loss_scale) is None and not rewrite:
@@ -65,7 +65,7 @@ class _Switches:
     half: tuple[str | None] | None = None  # found once, so that there is one log line
 
     def plan_of(self, model: Any) -> plans.StepPlan | None:
-        """The plan of a model that has none of its own."""
+        """Returns the plan of a model that has none of its own."""
         if not self.rewrite or not _plain(model):
             return None
         if self.half is None:
@@ -88,9 +88,9 @@ class _Switches:
 
 
 def _plain(model: Any) -> bool:
-    """True if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
+    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or isinstance(optimizer, plans.Wrapped):
+    if optimizer is None or isinstance(optimizer, plans.WrappedBase):
         return False
     reason = refusals.mixed_layer(model)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:

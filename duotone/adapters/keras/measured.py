@@ -43,7 +43,7 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
         The measurements on all batches so far; print it for a table.
 
     Raises:
-        ArgumentTypeError: `model` is no Keras model.
+        ArgumentTypeError: `model` is not a Keras model.
         ArgumentError: its training step is not rewritten.
         CalibrationError: the batch contains NaN.
 
@@ -66,7 +66,7 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
 
 
 def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame:
-    """:func:`duotone.blame` for the training step of a compiled model.
+    """Runs :func:`duotone.blame` on the training step of a compiled model.
 
     The step runs once on one batch together with its float32 reference. Weights, optimizer and
     metrics do not change.
@@ -81,7 +81,7 @@ def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame
         A record; print it.
 
     Raises:
-        ArgumentTypeError: `model` is no Keras model.
+        ArgumentTypeError: `model` is not a Keras model.
         ArgumentError: its training step is not rewritten.
 
     Example:

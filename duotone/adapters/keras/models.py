@@ -36,14 +36,14 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
             changed in place.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
             there is none, nothing is rewritten and one line is logged.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
 
     Returns:
         The same model. A copy of it (saved and loaded, cloned, pickled) is in full precision until
         it is passed here too.
 
     Raises:
-        ArgumentTypeError: `model` is no Keras model; `dtype` or `policy` is of the wrong type.
+        ArgumentTypeError: `model` is not a Keras model; `dtype` or `policy` is of the wrong type.
         ArgumentError: it is in mixed precision already, by this function, by its optimizer or by
             dtype policies; Keras does not run on JAX.
 
@@ -91,7 +91,7 @@ def _step(own: type, name: str) -> Any:
 def _check(model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(
-            f"{model!r} of type {type(model).__name__} is no keras.Model; for a function use "
+            f"{model!r} of type {type(model).__name__} is not a keras.Model; for a function use "
             "duotone.autocast"
         )
     if hasattr(type(model), PLAN):

@@ -29,7 +29,7 @@ import keras
 import numpy as np
 
 from duotone.adapters.keras import hooks, refusals, scaled, settings
-from duotone.adapters.keras.plans import Wrapped
+from duotone.adapters.keras.plans import WrappedBase
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.policy import Policy
@@ -39,10 +39,10 @@ from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, r
 
 
 @keras.saving.register_keras_serializable(package="duotone")
-class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     """A Keras optimizer whose models train, evaluate and predict in mixed precision.
 
-    Made by :func:`enable`, or by ``duotone.enable_mixed_precision_graph_rewrite``.
+    :func:`enable` and ``duotone.enable_mixed_precision_graph_rewrite`` make it.
 
     Args:
         inner_optimizer: any Keras optimizer. Set clipping, weight decay, moving averages,
@@ -90,7 +90,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._mark = scaled.Mark()
         hooks.install()
 
-    # The settings of the rewrite.
+    # These are the settings of the rewrite.
 
     @property
     def policy(self) -> Policy | None:
@@ -140,7 +140,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return self.add_variable((), initial, dtype, name=name)
 
     def state(self) -> MixedPrecisionState:
-        """The loss scale with the current values of the variables, also in a stateless scope.
+        """Returns the loss scale with the variables' current values, also in a stateless scope.
 
         Returns:
             The same state that wrapped Optax optimizers carry, with ``inner`` None.
@@ -160,11 +160,11 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return MixedPrecisionState(None, loss_scale, self.last_finite.value, self.stuck.value)
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """:meth:`state`, under the name that a ``LossScaleMonitor`` calls on any optimizer."""
+        """Returns :meth:`state`, under the name that a ``LossScaleMonitor`` calls."""
         return self.state()
 
     def metrics(self) -> dict[str, float | int | bool | str]:
-        """The state of the loss scale as Python numbers.
+        """Returns the state of the loss scale as Python numbers.
 
         Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.
@@ -188,7 +188,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     # One step.
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale, in float32; differentiate the result.
+        """Returns the loss times the scale, in float32; differentiate the result.
 
         In your own ``train_step`` or compiled loop, call it in a ``keras.StatelessScope`` that maps
         the optimizer's variables to their values in this step, as Keras' own step does.
@@ -208,8 +208,8 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     def stateless_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  (Keras 3.10)
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[list[Any], list[Any]]:
-        """One step on arrays; see :meth:`apply`."""
-        # Keras' general form, which calls ``apply`` in a stateless scope.
+        """Performs one step on arrays; see :meth:`apply`."""
+        # Keras' general form calls ``apply`` in a stateless scope.
         general = super(keras.optimizers.LossScaleOptimizer, self).stateless_apply
         return general(optimizer_variables, grads, trainable_variables)
 
@@ -258,7 +258,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         if isinstance(loss_scale, DynamicLossScale):
             self.dynamic_scale.assign(loss_scale.value)
 
-    # Saving and loading.
+    # These save and load.
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the state, and refuses an invalid scale.
@@ -281,7 +281,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             self.dynamic_scale.assign(self._chosen.value)
 
     def get_config(self) -> dict[str, Any]:
-        """Plain data from which :meth:`from_config` makes an equal optimizer."""
+        """Returns plain data from which :meth:`from_config` makes an equal optimizer."""
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
@@ -293,7 +293,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The optimizer of a config."""
+        """Returns the optimizer of a config."""
         config = dict(config)
         inner = keras.saving.deserialize_keras_object(
             config.pop("inner_optimizer"), custom_objects=custom_objects
@@ -322,14 +322,14 @@ def enable(
             :class:`~duotone.NoLossScale`.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
             there is none, nothing is rewritten and one line is logged.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         rewrite: whether models compiled with it are rewritten; else it only scales the loss.
 
     Returns:
         An optimizer to compile a model with.
 
     Raises:
-        ArgumentTypeError: `optimizer` is no Keras optimizer; an argument of the wrong type.
+        ArgumentTypeError: `optimizer` is not a Keras optimizer; an argument of the wrong type.
         ArgumentError: Keras does not run on JAX, has a mixed dtype policy, or the optimizer scales
             the loss already; a value out of range.
 

@@ -22,7 +22,7 @@ PLAN = "_duotone_plan"
 """The class attribute of an ``autocast`` model that makes its plan."""
 
 
-class Wrapped(abc.ABC):
+class WrappedBase(abc.ABC):
     """Base of the wrapped optimizer: how the models that have it are rewritten."""
 
     last_finite: Any
@@ -53,7 +53,7 @@ class StepPlan:
 
     Attributes:
         half: ``"float16"``, ``"bfloat16"``, or ``None`` to rewrite nothing.
-        policy: what may be painted.
+        policy: which operations may be painted.
         skips: the wrapped optimizer that knows whether a step was skipped, if the model was
             compiled with one.
         asks_device: whether ``half`` is the device's choice; operations that do not gain on the
@@ -62,12 +62,12 @@ class StepPlan:
 
     half: str | None
     policy: Policy | None = None
-    skips: Wrapped | None = None
+    skips: WrappedBase | None = None
     asks_device: bool = False
 
 
 def no_plan(model: Any) -> StepPlan | None:
-    """The plan of a model that has none of its own, unless ``everywhere`` is on."""
+    """Returns the plan of a model that has none of its own, unless ``everywhere`` is on."""
     del model
     return None
 
@@ -82,7 +82,7 @@ def set_default(default: Callable[[Any], StepPlan | None]) -> None:
 
 
 def plan_of(model: Any) -> StepPlan | None:
-    """The plan of a model, or ``None`` if it is not rewritten.
+    """Returns the plan of a model, or ``None`` if it is not rewritten.
 
     Raises:
         ArgumentError: it has wrapped optimizers that ask for different plans.
@@ -112,24 +112,24 @@ def plan_of(model: Any) -> StepPlan | None:
     return StepPlan(half, without_heal(policy), skips, asks_device)
 
 
-def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:
-    """The optimizer whose skipped step is the model's: the only one, if compiled with it."""
+def _skips(model: Any, optimizers: list[Any]) -> WrappedBase | None:
+    """Returns the optimizer that the model is compiled with, if it is the only one."""
     if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
         return optimizers[0]
     return None
 
 
 def wrapped_optimizers(model: Any) -> Iterator[Any]:
-    """Wrapped optimizers that a model was compiled with or keeps in attributes, each once."""
+    """Returns the wrapped optimizers in a model's ``optimizer`` and attributes, each once."""
     found: list[Any] = []
     for optimizer in optimizers_of(model):
-        if isinstance(optimizer, Wrapped) and not any(optimizer is other for other in found):
+        if isinstance(optimizer, WrappedBase) and not any(optimizer is other for other in found):
             found.append(optimizer)
             yield optimizer
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """All Keras optimizers in attributes of a model, also in lists and dicts there."""
+    """Yields all Keras optimizers in attributes of a model, also in lists and dicts there."""
     for attribute in list(vars(model).values()):
         if isinstance(attribute, keras.optimizers.Optimizer):
             yield attribute

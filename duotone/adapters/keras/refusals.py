@@ -27,7 +27,7 @@ def check_optimizer(optimizer: Any) -> None:
     """Raises where an optimizer cannot be wrapped.
 
     Raises:
-        ArgumentTypeError: it is no Keras optimizer.
+        ArgumentTypeError: it is not a Keras optimizer.
         ArgumentError: it scales the loss already.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -37,7 +37,7 @@ def check_optimizer(optimizer: Any) -> None:
         elif isinstance(optimizer, type) and issubclass(optimizer, keras.optimizers.Optimizer):
             hint = f"; make one first: keras.optimizers.{optimizer.__name__}(...)"
         raise ArgumentTypeError(
-            f"{optimizer!r} of type {type(optimizer).__name__} is no keras.optimizers.Optimizer"
+            f"{optimizer!r} of type {type(optimizer).__name__} is not a keras.optimizers.Optimizer"
             f"{hint}"
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -66,7 +66,7 @@ def check_global_policy() -> None:
 
 
 def mixed_layer(model: Any) -> str | None:
-    """Path and policy of the first layer of a model with a mixed dtype policy, if any."""
+    """Returns the path and policy of the first layer of mixed dtype, if any."""
     for layer in model._flatten_layers():
         if _is_mixed(layer.dtype_policy):
             path, policy = layer.path or layer.name, layer.dtype_policy.name

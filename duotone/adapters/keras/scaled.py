@@ -79,7 +79,7 @@ def check_scaled(name: str, loss_scale: LossScale, mark: Mark) -> None:
 
 
 def value_of_step(name: str, scale: Any) -> Any:
-    """The value of a dynamic loss scale in the current or traced step.
+    """Returns the value of a dynamic loss scale in the current or traced step.
 
     Args:
         name: the name of the optimizer.

@@ -1,8 +1,7 @@
 """The user's settings, checked once, and as plain data for a model's config.
 
 A Keras model is saved with the config of its optimizer, so the loss scale, the half type and the
-policy must turn into strings and numbers and back. Called by ``optimizer`` (config, and the rule
-that its half type asks for) and ``plans``.
+policy must turn into strings and numbers and back.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NOT_SAVED = frozenset({"log_path"})
 
 
 def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
-    """The loss scale that a user named, or ``None`` for ``"dynamic"`` (the half type decides).
+    """Returns the loss scale that a user named; ``None`` for ``"dynamic"``.
 
     Args:
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, ``None`` (no scaling),
@@ -61,7 +60,7 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
 
 
 def loss_scale_data(chosen: KerasLossScale | None) -> Any:
-    """A checked loss scale as plain data: its configuration, without its state."""
+    """Returns a checked loss scale as plain data: its configuration, without its state."""
     if chosen is None:
         return "dynamic"
     (word,) = (name for name, kind in _LOSS_SCALES.items() if kind is type(chosen))
@@ -73,7 +72,7 @@ def loss_scale_data(chosen: KerasLossScale | None) -> Any:
 
 
 def loss_scale_of(chosen: KerasLossScale | None, half: str | None) -> KerasLossScale:
-    """The loss scale of an optimizer, with its first state.
+    """Returns the loss scale of an optimizer, with its first state.
 
     ``"dynamic"`` scales for float16 only: bfloat16 has the range of float32.
     """
@@ -82,12 +81,12 @@ def loss_scale_of(chosen: KerasLossScale | None, half: str | None) -> KerasLossS
 
 
 def check_dtype(dtype: Any) -> str | None:
-    """The name of a half type, or ``None``."""
+    """Returns the name of a half type, or ``None``."""
     return None if dtype is None else api.half_name(ENABLE, dtype, None)
 
 
 def check_policy(policy: Any) -> Policy | None:
-    """A policy, also from the data that :func:`policy_data` made of it."""
+    """Returns a policy, also from the data that :func:`policy_data` made of it."""
     if isinstance(policy, Mapping):
         return Policy(**policy)
     api.check_settings(ENABLE, None, policy)
@@ -95,7 +94,7 @@ def check_policy(policy: Any) -> Policy | None:
 
 
 def policy_data(policy: Policy | None) -> dict[str, Any] | None:
-    """The fields of a policy that are not defaults, as plain data; without ``log_path``."""
+    """Returns the fields of a policy that are not defaults, as plain data; without ``log_path``."""
     if policy is None:
         return None
     data = {}
@@ -110,7 +109,7 @@ def policy_data(policy: Policy | None) -> dict[str, Any] | None:
 
 
 def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
-    """The half type to rewrite to: the one named, or the one that is fast on this device.
+    """Returns the half type to rewrite to: the one named, or the one that is fast on this device.
 
     Args:
         dtype: checked.
@@ -128,14 +127,14 @@ def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
 
 
 def smallest_scale(chosen: KerasLossScale | None) -> float:
-    """The smallest scale that a checkpoint may hold: the floor of a scale that is dynamic."""
+    """Returns the smallest scale that a checkpoint may hold: a dynamic scale's floor."""
     if chosen is None:
         chosen = DynamicLossScale()
     return chosen.floor if isinstance(chosen, DynamicLossScale) else MIN_SCALE
 
 
 def finite_scale(value: Any, smallest: float) -> bool:
-    """True if a number can be a loss scale (NaN cannot).
+    """Returns True if a number can be a loss scale (NaN cannot).
 
     Args:
         value: the number.

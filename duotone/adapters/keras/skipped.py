@@ -85,7 +85,7 @@ def run_step(
 def _fitted(
     optimizer: Any, before: MixedPrecisionState, new_slots: list[Any], loss: Any, taken: Any
 ) -> list[Any]:
-    """The optimizer's variables after a step, with its first scale fitted to a large loss."""
+    """Returns the optimizer's variables after a step; a large loss lowers the first scale."""
     loss_scale = before.loss_scale
     if not isinstance(loss_scale, DynamicLossScale):
         return new_slots
@@ -97,13 +97,13 @@ def _fitted(
 
 
 def _loss(logs: Any) -> Any:
-    """The loss in the logs of a step, if there is one."""
+    """Returns the loss in the logs of a step, if there is one."""
     loss = logs.get("loss") if isinstance(logs, dict) else None
     return None if loss is None or jnp.ndim(loss) != 0 else loss
 
 
 def _form(state: Any) -> tuple[int, ...] | None:
-    """The lengths of the four lists of Keras' training state; ``None`` for any other form."""
+    """Returns the lengths of the lists of Keras' training state; ``None`` if not four lists."""
     if isinstance(state, tuple) and len(state) == 4 and all(isinstance(s, list) for s in state):
         return tuple(len(part) for part in state)
     return None
@@ -115,7 +115,7 @@ def _position(optimizer: Any) -> int | None:
 
 
 def _restored(model: Any) -> list[bool]:
-    """For each non-trainable variable, True if a skipped step restores it."""
+    """Returns, for each non-trainable variable, whether a skipped step restores it."""
     # Other optimizers in the model (of a custom step) restore their own variables.
     of_optimizers = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [
@@ -125,7 +125,7 @@ def _restored(model: Any) -> list[bool]:
 
 
 def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
-    """The state of the metrics before the first batch of an epoch."""
+    """Returns the state of the metrics before the first batch of an epoch."""
     variables = model.metrics_variables
     with keras.StatelessScope(state_mapping=list(zip(variables, metrics, strict=True))) as scope:
         for metric in model.metrics:
@@ -134,7 +134,7 @@ def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
 
 
 def _sound(metrics: list[Any], empty: list[Any]) -> Any:
-    """True if every metric is finite, or equals an empty one: a minimum starts at infinity."""
+    """Checks if every metric is finite, or equals an empty one: a minimum starts at infinity."""
     return _all(
         jnp.isfinite(a) | _equal(a, b)
         for a, b in zip(metrics, empty, strict=True)
@@ -143,7 +143,7 @@ def _sound(metrics: list[Any], empty: list[Any]) -> Any:
 
 
 def _same(left: list[Any], right: list[Any]) -> Any:
-    """True if two lists of arrays are equal."""
+    """Returns True if two lists of arrays are equal."""
     return _all(_equal(a, b) for a, b in zip(left, right, strict=True))
 
 

@@ -66,8 +66,7 @@ class _Running(threading.local):
 
 
 _running = _Running()
-# For each model, by step: the Keras function that the program belongs to, the plan it was painted
-# by, and the program.
+# This maps each model and step to Keras' function, the plan of its painting, and the program.
 _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -98,7 +97,7 @@ def stepping(
     plan_of: Callable[[Any], StepPlan | None],
     named: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A method that runs a step by the plan of its model.
+    """Returns a method that runs a step by the plan of its model.
 
     Args:
         name: the name of the step method.
@@ -123,7 +122,7 @@ def stepping(
 
 
 def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
-    """The step to run: the original, or the rewritten one; cached outside of a trace."""
+    """Returns the step to run: the original, or the rewritten one; cached outside of a trace."""
     if plan.half is None:
         return bind(model)
     if model.run_eagerly:
@@ -141,12 +140,12 @@ def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Ca
 
 
 def logged_line_of(model: Any) -> str:
-    """The line that was logged when the training step of a model was first rewritten, or empty."""
+    """Returns the line logged when a model's training step was first rewritten, or empty."""
     return _logged.get(model, "")
 
 
 def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run``, and keeps the first line that duotone logs about the model's steps."""
+    """Calls ``run``, and keeps the first line that duotone logs about the model's steps."""
 
     def keep(line: str) -> None:
         _logged.setdefault(model, line)
@@ -159,7 +158,7 @@ def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _no_owner() -> None:
-    """The owner of a program that is not cached yet."""
+    """Returns None, the owner of a program that is not cached yet."""
 
 
 def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
@@ -177,7 +176,7 @@ def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..
 
 
 def original(model: Any, name: str) -> Callable[..., Any]:
-    """The step method of a model, not rewritten."""
+    """Returns the step method of a model, not rewritten."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         with _running.entered(model):

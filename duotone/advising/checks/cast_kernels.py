@@ -2,7 +2,7 @@
 
 Most casts cost nothing, since the compiler fuses them into another kernel. It cannot fuse the cast
 of an argument that dots read, or of a dot's result that another dot reads. A weight that the step
-updates and returns must be float32, so its cast is no finding.
+updates and returns must be float32, so its cast is not a finding.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def in_memory(step: StepModel) -> Iterator[Finding]:
 
 _LEAST = {"arguments": 0.15, "iterations": LEAST_SHARE, "results": LEAST_SHARE}
 """The least share of the step that makes a finding. A step with few layers spends up to 12% on
-casting float32 data (two layers of 1024, 8192 rows, on an H100), which is no finding."""
+casting float32 data (two layers of 1024, 8192 rows, on an H100), which is not a finding."""
 _WORDS = {
     "arguments": (
         "arguments that the step does not return are cast to half at every call, each in a "
@@ -75,22 +75,22 @@ _WORDS = {
 
 
 def _is_cast(operation: OperationRecord, half: str) -> bool:
-    """True if the user casts between float32 and half here."""
+    """Returns True if the user casts between float32 and half here."""
     ends = {*operation.operands[:1], result_dtype(operation, half)}
     return operation.operation == "convert_element_type" and len(ends) == 2 and ends <= _WIDTHS
 
 
 def _inside(step: StepModel, operation: OperationRecord) -> bool:
-    """True if a cast is fused into the kernel that makes its operand."""
+    """Returns True if a cast is fused into the kernel that makes its operand."""
     makers = [step.operations[i] for i in operation.reads if i in step.operations]
     return any(not maker.flops or not maker.sizes for maker in makers)
 
 
 def _is_whole(step: StepModel, operation: OperationRecord) -> bool:
-    """True if an operation reads a whole argument, not the slice of it in a loop."""
+    """Returns True if an operation reads a whole argument, not the slice of it in a loop."""
     return any(0 <= number < len(step.arguments) for number, _ in operation.given)
 
 
 def _is_returned(step: StepModel, shape: tuple[str, ...]) -> bool:
-    """True if a result has this shape, or is a stack of such arrays (a loop over layers)."""
+    """Checks if a result has this shape, or is a stack of such arrays (a loop over layers)."""
     return shape in step.results or any(result[1:] == shape for result in step.results)

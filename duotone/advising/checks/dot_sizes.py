@@ -178,7 +178,7 @@ class _Products:
 
 
 def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
-    """Returns ``None`` if an operation is no half matrix product, or a size is not known."""
+    """Returns ``None`` if an operation is not a half matrix product, or a size is not known."""
     if not multiplies_half(operation) or not operation.sizes or not all(operation.sizes):
         return None
     if operation.operation == "dot_general":

@@ -38,7 +38,7 @@ _REMEDIES: Mapping[str, str] = {
     Rule.UNDERFLOW: "use bfloat16, or values of a larger scale",
 }
 """Remedies by rule. Operations of rules that protect numbers (``solve``, ``iteration``, ``carry``,
-…) are no findings."""
+…) are not findings."""
 
 
 def islands(step: StepModel) -> Iterator[Finding]:
@@ -93,12 +93,12 @@ def _is_cause(operation: OperationRecord) -> bool:
 
 
 def _is_asked(operation: OperationRecord) -> bool:
-    """True for a dot with a precision that the user asked for."""
+    """Returns True for a dot with a precision that the user asked for."""
     return is_dot(operation) and operation.fixed.startswith(PRECISION)
 
 
 def _has_no_form(operation: OperationRecord) -> bool:
-    """True for linear algebra and complex numbers, which have no half form."""
+    """Returns True for linear algebra and complex numbers, which have no half form."""
     return operation.fixed.endswith("no half form")
 
 
@@ -129,7 +129,7 @@ def _after_half(step: StepModel) -> set[int]:
 
 
 def _region(step: StepModel, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
-    """Returns the operations that are full because of one, and whether half ones read them."""
+    """Returns the operations that one operation keeps full, and whether half ones read them."""
     region, waiting, ends = {cause.index: cause}, [cause], False
     while waiting:
         for reader in step.readers.get(waiting.pop().index, ()):

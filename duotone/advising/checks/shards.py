@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import Argument, StepModel, is_dot
+from duotone.advising.step_model import StepArgument, StepModel, is_dot
 from duotone.cost.estimate import short_name
 from duotone.cost.roofline import peak_of
 from duotone.ops.entries import names_with
@@ -42,7 +42,7 @@ def whole_weights(step: StepModel) -> Iterator[Finding]:
             devices = max(devices, argument.devices)
     members = [entry for entries in waits.values() for entry in entries]
     saved = sum(waiting for _, waiting, _ in members) * (1 - 1 / devices)
-    # One device's part of the step: the divided work, and the wait for replicated weights.
+    # One device does its part of the divided work, and waits for replicated weights.
     own = step.total / devices + sum(waiting for _, waiting, _ in members)
     if saved and saved / own >= MOST_WAITING:
         twice = sum(len(entries) > 1 for entries in waits.values())
@@ -67,7 +67,7 @@ MOST_WAITING = 0.25
 weights would cost as much."""
 
 
-def _weights(step: StepModel, dot: OperationRecord) -> Iterator[tuple[Argument, int]]:
+def _weights(step: StepModel, dot: OperationRecord) -> Iterator[tuple[StepArgument, int]]:
     """Yields the replicated arguments that a dot reads, with the bytes of one run."""
     waiting = [dot]
     while waiting:

@@ -47,7 +47,7 @@ def optimizer(step: StepModel) -> Iterator[Finding]:
 
 
 def embeddings(step: StepModel) -> Iterator[Finding]:
-    """Yields ``embedding`` if look-ups in tables, their gradients and updates take most time."""
+    """Yields ``embedding`` if table look-ups, their gradients and updates take most time."""
     found = _lookups(step)
     if found.bounds(step):
         shapes = ", ".join(sorted(map(as_shape, _tables(step))))
@@ -77,7 +77,7 @@ class _Part:
     bytes: int
 
     def bounds(self, step: StepModel) -> bool:
-        """True if it takes most of the step."""
+        """Returns True if it takes most of the step."""
         return bool(self.operations) and self.cost >= MOST * step.total
 
 
@@ -108,13 +108,13 @@ def _lookups(step: StepModel) -> _Part:
 
 
 def _is_state(step: StepModel, shape: tuple[str, ...]) -> bool:
-    """True if an argument and a result have this shape and are not scalars."""
+    """Returns True if an argument and a result have this shape and are not scalars."""
     taken = any(a.shape == shape and "float" in a.dtype for a in step.arguments)
     return bool(shape) and taken and shape in step.results
 
 
 def _is_table(step: StepModel, number: int) -> bool:
-    """True if a value is an argument with rows to look up."""
+    """Returns True if a value is an argument with rows to look up."""
     known = 0 <= number < len(step.arguments)
     return known and len(step.arguments[number].shape) > 1
 

@@ -79,7 +79,7 @@ def promotions(step: StepModel) -> Iterator[Finding]:
 
 
 def is_half_by_hand(step: StepModel) -> bool:
-    """True if a dot of a program reads half values, or two values that were half.
+    """Returns True if a dot of a program reads half values, or two values that were half.
 
     Half data that a float32 program widens at once do not count.
     """

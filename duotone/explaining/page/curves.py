@@ -37,8 +37,8 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
         not finite; ``last``, ``least`` and ``greatest`` are pairs (step, number) or ``None``.
 
     Raises:
-        ArgumentTypeError: ``history`` is neither, or a curve contains something that is no number.
-        ArgumentError: the file is no CSV file with numbers.
+        ArgumentTypeError: ``history`` is neither, or a curve holds something that is not a number.
+        ArgumentError: the file is not a CSV file with numbers.
         OSError: the file cannot be read.
 
     Example:
@@ -61,8 +61,8 @@ def _points(name: str, points: Any) -> tuple[np.ndarray, np.ndarray]:
         found = np.asarray(points, np.float64)
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
-            f"history[{name!r}] holds something that is no number; pass numbers, or pairs (step, "
-            "number)"
+            f"history[{name!r}] holds something that is not a number; pass numbers, or "
+            "pairs (step, number)"
         ) from error
     if found.ndim == 1:
         return np.arange(len(found), dtype=np.float64), found
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
                         value = _number(line, name, path, lines.line_num)
                         curves.setdefault(name.strip(), []).append((step, value))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ArgumentError(f"{path} is no CSV file: {error}") from error
+        raise ArgumentError(f"{path} is not a CSV file: {error}") from error
     return curves
 
 
@@ -147,5 +147,5 @@ def _number(line: Mapping[str, str | None], name: str, path: Path, number: int) 
         return float(line[name] or "")
     except ValueError as error:
         raise ArgumentError(
-            f"{path}, line {number}: {name} is {line[name]!r}, which is no number"
+            f"{path}, line {number}: {name} is {line[name]!r}, which is not a number"
         ) from error

@@ -72,7 +72,7 @@ def findings_section(
         notes: lines below the table.
 
     Raises:
-        ArgumentTypeError: ``findings`` is no list of mappings.
+        ArgumentTypeError: ``findings`` is not a list of mappings.
         ArgumentError: a finding has no title, or a key that is unknown.
     """
     if not isinstance(findings, Iterable):

@@ -120,7 +120,7 @@ class _Pullback:
 
 
 def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[..., Any]:
-    """``function`` with a tuple of results, and with the name of the equation's function."""
+    """Returns ``function`` with a tuple of results, under the name of the equation's function."""
     name = _jax.function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
     return _jax.named(lambda *xs: tuple(function(*xs)), name)
 
@@ -141,7 +141,7 @@ def _run_painted(
 
 
 def _scopes_around(r: Rewriter, step: Step) -> tuple[str, ...]:
-    """The name scopes around a step, so that pins and regions apply to its derivative rules.
+    """Returns the scopes around a step, so that pins and regions reach its derivative rules.
 
     The scopes of the equation itself are left out, because equations traced from it have them.
     """
@@ -151,7 +151,7 @@ def _scopes_around(r: Rewriter, step: Step) -> tuple[str, ...]:
 
 
 def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
-    """The types that arguments have in the original program."""
+    """Returns the types that arguments have in the original program."""
 
     def widen(*xs: Any) -> list[Any]:
         return [
@@ -163,13 +163,13 @@ def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
 
 
 def _is_float(atom: Any) -> bool:
-    """True if a value has a derivative."""
+    """Returns True if a value has a derivative."""
     dtype = getattr(atom.aval, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
-    """Positions of the operands that have a derivative, without closed-over constants."""
+    """Returns positions of the operands that have a derivative, without closed-over constants."""
     first = eqn.params.get("num_consts", 0)
     return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
 
@@ -177,7 +177,7 @@ def _differentiable(eqn: _jax.Eqn) -> list[int]:
 def _of_moving(
     eqn: _jax.Eqn, fixed: Sequence[Any], moving: Sequence[int]
 ) -> Callable[..., list[Any]]:
-    """The original equation as a function of its differentiable operands."""
+    """Returns the original equation as a function of its differentiable operands."""
 
     def function(*xs: Any) -> list[Any]:
         operands = list(fixed)
@@ -190,21 +190,21 @@ def _of_moving(
 
 
 def _no_float0(tangent: Any) -> Any:
-    """A tangent that a jaxpr may return: zeros instead of the tangent of an integer."""
+    """Returns a tangent that a jaxpr may return: zeros instead of the tangent of an integer."""
     if tangent.dtype == jax.dtypes.float0:
         return jax.numpy.zeros(tangent.shape, bool)
     return tangent
 
 
 def _tangent(out: Any, tangent: Any) -> Any:
-    """The tangent of a result: float0 for an integer result."""
+    """Returns the tangent of a result: float0 for an integer result."""
     if jax.numpy.issubdtype(out.dtype, jax.numpy.inexact):
         return tangent
     return jax.numpy.zeros(out.shape, bool).astype(jax.dtypes.float0)
 
 
 def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
-    """Cotangents of all results, with float0 zeros for integer results."""
+    """Returns the cotangents of all results, with float0 zeros for integer results."""
     rest = iter(real)
     return [
         next(rest)

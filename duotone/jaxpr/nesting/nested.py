@@ -30,7 +30,7 @@ def stored_function(
     wants: Sequence[Paint],
     avals: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """The rewritten program as a function of stored operands.
+    """Returns the rewritten program as a function of stored operands.
 
     Args:
         r: the rewriter.
@@ -63,7 +63,7 @@ def _avals(eqn: _jax.Eqn) -> list[Any]:
 def transparent(
     r: Rewriter, step: Step, env: Env
 ) -> tuple[list[Paint], list[Any], Callable[..., list[Any]]]:
-    """The parts of an equation whose results are the results of its one nested program.
+    """Returns the parts of an equation whose results are the results of its one nested program.
 
     Returns:
         The precision of each result, the operands, and the program as a function of them.
@@ -86,7 +86,7 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
-    """A nested ``jit`` with shardings."""
+    """Returns a nested ``jit`` with shardings."""
     wants, operands, function = transparent(r, step, env)
     jitted = jax.jit(
         _jax.named(lambda *xs: tuple(function(*xs)), step.eqn.params["name"]),
@@ -179,7 +179,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _while(r: Rewriter, step: Step, env: Env) -> Results:
-    """Condition and body read each carry in its storage dtype."""
+    """Binds a ``while``; condition and body read each carry in its storage dtype."""
     cond, loop = step.bodies
     of_cond = step.eqn.params["cond_nconsts"]
     of_body = step.eqn.params["body_nconsts"]
@@ -217,13 +217,13 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def is_mapped(eqn: _jax.Eqn) -> bool:
-    """True if a ``while`` has one condition for each element of a batch, as ``vmap`` makes it."""
+    """Checks if a ``while`` has one condition for each element of a batch, as ``vmap`` makes it."""
     (goes_on,) = _jax.open_jaxpr(eqn.params["cond_jaxpr"]).outvars
     return bool(goes_on.aval.shape)
 
 
 def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """The carries after an iteration, with the old values for batch elements that have finished.
+    """Returns the carries after an iteration; finished batch elements keep their old values.
 
     Args:
         goes_on: the condition of each element.

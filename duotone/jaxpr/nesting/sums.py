@@ -26,7 +26,7 @@ def _dots(sums: Iterable[Optimization]) -> list[int]:
 
 
 def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
-    """The operands of the dots, each once."""
+    """Returns the operands of the dots, each once."""
     return {
         (value, r.wanted(dot, slot)): None
         for dot in _dots(sums)
@@ -37,7 +37,7 @@ def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
 def stacked_operands(
     r: Rewriter, sums: Iterable[Optimization], env: Env, sliced: Mapping[int, int]
 ) -> list[Any]:
-    """The operands of the dots that one iteration stacks; slices of a stack are left out.
+    """Returns the operands of the dots that one iteration stacks; slices of a stack are left out.
 
     Args:
         r: the rewriter.
@@ -58,7 +58,7 @@ def with_sums(
     stacks: Callable[[int, Paint], Any],
     sliced: Mapping[int, int],
 ) -> tuple[list[Any], list[Any]]:
-    """All carries after a loop, and the stacks of the original loop.
+    """Returns all carries after a loop, and the stacks of the original loop.
 
     Args:
         r: the rewriter.
@@ -95,7 +95,7 @@ def with_sums(
 
 
 def _over_iterations(r: Rewriter, dot: int, lhs: Any, rhs: Any) -> Any:
-    """The dot of stacked operands, which also contracts the leading axis, in float32.
+    """Returns the dot of stacked operands, which also contracts the leading axis, in float32.
 
     Only devices that accept every dot layout use this optimization.
     """

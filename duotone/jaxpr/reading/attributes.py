@@ -23,7 +23,7 @@ from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
 
 def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:
-    """The attributes of a first-order equation.
+    """Returns the attributes of a first-order equation.
 
     Args:
         eqn: the equation.
@@ -77,7 +77,7 @@ def _own_dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
-    """The sizes of a batch of matrix products: batch, rows, terms, columns."""
+    """Returns the sizes of a batch of matrix products: batch, rows, terms, columns."""
     contracted, batch = numbers
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     rows, columns = (
@@ -89,14 +89,14 @@ def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
 
 
 def _products(*dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """The ``sizes`` attribute; no attribute if a dimension is symbolic."""
+    """Returns the ``sizes`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(size, int) for sizes in dimensions for size in sizes):
         return NO_ATTRIBUTES
     return {"sizes": tuple(math.prod(sizes) for sizes in dimensions)}
 
 
 def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
-    """Axis labels as in an einsum; the labels of the left operand are its axis positions."""
+    """Returns axis labels as in an einsum; those of the left operand are its axes."""
     contracted, batch = eqn.params["dimension_numbers"]
     left = range(eqn.invars[0].aval.ndim)
     right = [len(left) + axis for axis in range(eqn.invars[1].aval.ndim)]
@@ -108,7 +108,7 @@ def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
 
 
 def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    """The attributes of a convolution; each result sums one product per element of a filter."""
+    """Returns the attributes of a convolution; it sums one product per filter element."""
     shape = list(eqn.invars[1].aval.shape)
     numbers = eqn.params["dimension_numbers"]
     features, inside, *window = (shape[axis] for axis in numbers.rhs_spec)
@@ -134,7 +134,7 @@ def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """The ``terms`` attribute; no attribute if a dimension is symbolic."""
+    """Returns the ``terms`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(dimension, int) for dimension in dimensions):
         return NO_ATTRIBUTES
     return {"terms": float(math.prod(dimensions))}
@@ -155,7 +155,7 @@ def _gather(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _fill(eqn: _jax.Eqn) -> float | None:
-    """The number that a gather returns for indices out of bounds, in the operand's dtype."""
+    """Returns the number that a gather returns out of bounds, in the operand's dtype."""
     fill, dtype = eqn.params.get("fill_value"), eqn.invars[0].aval.dtype
     if fill is None or np.iscomplexobj(fill):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from duotone import _jax
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
 from duotone.jaxpr.reading.builder import Builder
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.reading.scopes import NESTED
 
 
@@ -16,7 +16,7 @@ def build(
     given: Sequence[Paint] | None = None,
     boundaries: Sequence[Boundary] | None = None,
     scopes: tuple[str, ...] = (),
-) -> Built:
+) -> BuiltGraph:
     """Builds the graph of a jaxpr.
 
     Args:
@@ -42,4 +42,4 @@ def build(
     graph = Graph(
         tuple(builder.nodes), tuple(builder.values), tuple(builder.bodies), tuple(inputs), outputs
     )
-    return Built(graph, program)
+    return BuiltGraph(graph, program)

@@ -48,7 +48,7 @@ _LARGEST_CONSTANT = 2**22
 class SourceLine:
     """The user's source line of an equation, computed when it is printed.
 
-    If JAX has none (inside its own functions, which it traces once), the line of the outer call.
+    JAX has none inside its own functions, which it traces once; then it is the outer call's line.
     """
 
     __slots__ = ("_call", "_eqn")
@@ -86,7 +86,7 @@ class Builder:
 
     @contextlib.contextmanager
     def called(self, eqn: _jax.Eqn) -> Iterator[None]:
-        """A context for adding the nodes of a program that an equation calls."""
+        """Returns a context for adding the nodes of a program that an equation calls."""
         outer, self._call = self._call, SourceLine(eqn, self._call)
         try:
             yield
@@ -181,7 +181,7 @@ class Builder:
         return outputs
 
     def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
-        """The name scope of an equation, the region it is in, and all scope names."""
+        """Returns the name scope of an equation, the region it is in, and all scope names."""
         key = (outer, eqn.source_info.name_stack)
         found = self._scopes.get(key)  # once: hashing a name stack is slow
         if found is None:
@@ -198,7 +198,7 @@ class Builder:
         body: int,
         scopes: tuple[str, ...],
     ) -> Program:
-        """The program of one call of ``jaxpr``."""
+        """Returns the program of one call of ``jaxpr``."""
         opened = _jax.open_jaxpr(jaxpr)
         env: dict[Any, int] = dict(zip(opened.invars, inputs, strict=True))
         constants = []
@@ -268,7 +268,7 @@ class Builder:
         inputs: tuple[int, ...],
         attributes: Mapping[str, Attribute],
     ) -> Magnitude | None:
-        """The magnitudes of a result that only moves a constant, or counts."""
+        """Returns the magnitudes of a result that only moves a constant, or counts."""
         if _KEEPS in traits:
             return _kept(eqn, traits, self.values[inputs[0]].constant)
         if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
@@ -289,7 +289,7 @@ _CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
 def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:
-    """The magnitudes of a constant after an operation that keeps them; signs may change."""
+    """Returns the magnitudes of a constant after an operation that keeps them; signs may change."""
     if constant is None:
         return None
     if Trait.CONVERTS in traits:
@@ -303,7 +303,7 @@ def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitud
 
 
 def _in_result_dtype(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
-    """The magnitudes of a constant in the result's dtype; ``None`` if it wraps around there."""
+    """Returns a constant's magnitudes in the result's dtype; ``None`` if it wraps around."""
     dtype = dtype_name(eqn.outvars[0].aval)
     if dtype in DTYPE_RANGES and not fits((constant.low, constant.high), dtype):
         return None
@@ -314,7 +314,7 @@ def _in_result_dtype(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
 
 
 def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
-    """The magnitudes of a choice between constants; ``None`` if one operand is no constant."""
+    """Returns the magnitudes of a choice between constants; ``None`` for other operands."""
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if not known or len(known) < len(magnitudes):
         return None
@@ -327,7 +327,7 @@ def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
 
 
 def _array_magnitude(array: Any) -> Magnitude | None:
-    """The magnitudes of a constant array, if it can be read and is not too large."""
+    """Returns the magnitudes of a constant array, if it can be read and is not too large."""
     # A jax.Ref has a dtype too, but it is mutable, and NumPy would never stop reading it.
     if not isinstance(array, jax.Array | np.ndarray | np.generic):
         return None
@@ -339,7 +339,7 @@ def _array_magnitude(array: Any) -> Magnitude | None:
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:
-    """The magnitude of a literal; ``None`` if it is no real number."""
+    """Returns the magnitude of a literal; ``None`` if it is not a real number."""
     try:
         number = float(number)
     except TypeError:

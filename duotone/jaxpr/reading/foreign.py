@@ -101,7 +101,7 @@ def traced_cleanly(name: str) -> Iterator[None]:
 
 
 def _variables_around() -> list[tuple[Any, Any]]:
-    """Paths and leaves of the variables of the Linen and Haiku models that are running."""
+    """Yields paths and leaves of the variables of running Linen and Haiku models."""
     trees: list[Any] = []
     linen = sys.modules.get("flax.linen.module")
     stack = getattr(getattr(linen, "_context", None), "module_stack", None) or [None]

@@ -3,7 +3,7 @@
 ``x[rows, columns]`` with constant index arrays is a gather. Its derivative is a ``scatter-add``,
 which a painter must treat as a sum of unknown length. If the indices follow from constants by
 integer arithmetic, this module computes them and counts the updates of each element. A scatter with
-at most one update for each element is no sum.
+at most one update for each element is not a sum.
 
 Unknown is ``None``, never a guess.
 """
@@ -43,7 +43,7 @@ class Integers:
             self._made[outputs[0]] = eqn, inputs
 
     def find(self, value: int, depth: int = 0) -> np.ndarray | None:
-        """The elements of a value; ``None`` if they are unknown or beyond the limits above."""
+        """Returns the elements of a value; ``None`` if unknown or beyond the limits above."""
         if value not in self._found:
             self._found[value] = self._compute(value, depth)
         return self._found[value]
@@ -71,7 +71,7 @@ def _is_whole(aval: Any) -> bool:
 
 
 def _host(array: Any) -> np.ndarray | None:
-    """A constant in the host's memory, if it holds integers and can be read."""
+    """Returns a constant in the host's memory, if it holds integers and can be read."""
     if isinstance(array, jax.Array):
         if array.size > _LARGEST or not _jax.is_concrete(array):
             return None
@@ -103,7 +103,7 @@ def _counter(params: Mapping[str, Any], aval: Any) -> np.ndarray:
 
 
 def _wrapped(function: Callable[..., Any]) -> _FoldingRule:
-    """A folding rule for arithmetic that wraps around, as on devices."""
+    """Returns a folding rule for arithmetic that wraps around, as on devices."""
 
     def rule(params: Mapping[str, Any], aval: Any, *operands: np.ndarray) -> Any:
         del params, aval
@@ -149,7 +149,7 @@ _FOLDING_RULES: dict[str, _FoldingRule] = {
 
 
 def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
-    """The target of each window of a scatter.
+    """Returns the target of each window of a scatter.
 
     Args:
         eqn: a scatter.
@@ -182,7 +182,7 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
 
 
 def small_constants(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
-    """The largest number of updates of a scatter to one element; ``None`` if unknown."""
+    """Returns the largest number of updates of a scatter to one element; ``None`` if unknown."""
     found = targets(eqn, indices)
     if found is None:
         return None

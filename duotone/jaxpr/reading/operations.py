@@ -25,7 +25,7 @@ from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Description:
+class EquationDescription:
     """The description of an equation for a painter.
 
     Attributes:
@@ -55,14 +55,14 @@ def _name_of(dtype: Any) -> str:
 
 
 def dtype_name(aval: Any) -> str:
-    """The dtype name of an aval; ``"none"`` for tokens and references."""
+    """Returns the dtype name of an aval; ``"none"`` for tokens and references."""
     if type(aval) is not ShapedArray:
         return "none"
     return _name_of(aval.dtype)
 
 
 def size_of(aval: Any) -> int:
-    """Number of elements; symbolic dimensions count as 1."""
+    """Returns the number of elements; symbolic dimensions count as 1."""
     size = 1
     for dimension in getattr(aval, "shape", ()):
         size *= dimension if type(dimension) is int else 1
@@ -71,7 +71,7 @@ def size_of(aval: Any) -> int:
 
 @functools.cache
 def _mixture(dtypes: frozenset[str]) -> str:
-    """Why duotone does not change an operation with these dtypes, or empty."""
+    """Returns why duotone does not change an operation with these dtypes, or empty."""
     if FULL_DTYPE not in dtypes:
         return ""
     for dtype in sorted(dtypes - {FULL_DTYPE, "float0"}):
@@ -80,7 +80,7 @@ def _mixture(dtypes: frozenset[str]) -> str:
     return ""
 
 
-def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
+def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> EquationDescription:
     """Describes a first-order equation and the graph values that it reads."""
     name = eqn.primitive.name
     ins = [value.dtype for value in operands]
@@ -91,7 +91,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
         fixed = _mixture(frozenset(ins + outs))
-    return Description(
+    return EquationDescription(
         list_key,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # a list is faster, and this code is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
@@ -105,7 +105,7 @@ _MOVES = Trait.MOVES  # looked up once: this code is hot
 
 
 def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
-    """Floating point operations of one execution, two for a multiply-add."""
+    """Returns the FLOPs of one execution, two for a multiply-add."""
     if _MOVES in traits or not eqn.outvars:
         return 0.0
     result = size_of(eqn.outvars[0].aval)
@@ -157,7 +157,7 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
 
 
 def _meaning(eqn: _jax.Eqn) -> str:
-    """The row of a dot that is not a matrix product; else empty."""
+    """Returns the row of a dot that is not a matrix product; else empty."""
     contracted, batch = eqn.params["dimension_numbers"]
     free: list[list[Any]] = []
     for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
@@ -189,8 +189,8 @@ def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, s
 def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """Tells a comparison of two computed values (``x == max(x)``) from one with a literal."""
     del outs
-    calculated = not any(_jax.is_literal(atom) for atom in eqn.invars)
-    return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
+    computed = not any(_jax.is_literal(atom) for atom in eqn.invars)
+    return ("eq_calculated" if computed and "float" in ins[0] else "eq"), ""
 
 
 @_description_rule("reduce_sum")
@@ -238,7 +238,7 @@ def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[st
 
 
 def _numpy(name: str) -> Any:
-    """The NumPy scalar type of a dtype name; ``object`` if NumPy does not know it."""
+    """Returns the NumPy scalar type of a dtype name; ``object`` if NumPy does not know it."""
     try:
         return np.dtype(name).type
     except TypeError:

@@ -63,7 +63,7 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Built:
+class BuiltGraph:
     """A graph and the program it was built from."""
 
     graph: Graph

@@ -24,7 +24,7 @@ follow, see :mod:`duotone.jaxpr.running.inside`."""
 
 
 def is_rewritten(eqn: _jax.Eqn) -> bool:
-    """True if an equation is a program that duotone has rewritten."""
+    """Returns True if an equation is a program that duotone has rewritten."""
     return eqn.primitive.name == "jit" and eqn.params["name"].partition(".")[0] == MARKER
 
 
@@ -64,7 +64,7 @@ def _barrier(
     kind: str,
     jaxpr: _jax.ClosedJaxpr,
 ) -> Step:
-    """A nested program that runs once and takes its operands in their stored precisions.
+    """Reads a nested program that runs once, on operands in their stored precisions.
 
     Nodes: one for each result. The result is a new value even if the program returns an operand: a
     gradient clip is the identity, and its derivative rule must stay.
@@ -118,7 +118,7 @@ def _custom_vjp(
 def _each(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Nodes: one for each operand, so that each operand keeps its own precision."""
+    """Adds one node for each operand, so that each operand keeps its own precision."""
     first = len(b.nodes)
     outputs: tuple[int, ...] = ()
     for value, var in zip(inputs, eqn.outvars, strict=True):
@@ -130,7 +130,7 @@ def _each(
 def _scan(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Nodes: one for each carry, each sliced operand, each stacked result."""
+    """Adds one node for each carry, each sliced operand and each stacked result."""
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     jaxpr = eqn.params["jaxpr"]
@@ -167,7 +167,7 @@ def _scan(
 def _while(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Nodes: one for each carry. Programs: condition, body."""
+    """Adds one node for each carry; the programs are condition and body."""
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     of_cond, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -266,7 +266,7 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
 def _cond(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Nodes: one join for each result. Programs: the branches."""
+    """Adds one join for each result; the programs are the branches."""
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     programs = tuple(
@@ -285,7 +285,7 @@ def _cond(
 def _shard_map(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Nodes: one for each operand, one for each result."""
+    """Adds one node for each operand and one for each result."""
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     jaxpr = eqn.params["jaxpr"]

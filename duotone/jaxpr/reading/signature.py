@@ -68,7 +68,7 @@ class _NoDerivative:
         return isinstance(other, _NoDerivative) and self.shape == other.shape
 
     def array(self) -> np.ndarray:
-        """A float0 array of this shape."""
+        """Returns a float0 array of this shape."""
         return np.zeros(self.shape, jax.dtypes.float0)
 
 
@@ -85,12 +85,12 @@ class Signature:
     statics: tuple[tuple[int, Static], ...]
 
     def restore(self, leaves: Any) -> tuple[Any, Any]:
-        """``(args, kwargs)`` with ``leaves`` instead of the arrays."""
+        """Returns ``(args, kwargs)`` with ``leaves`` instead of the arrays."""
         return jax.tree.unflatten(self.tree, merge(self.statics, leaves))
 
 
 def merge(statics: tuple[tuple[int, Static], ...], arrays: Any) -> list[Any]:
-    """All leaves in order."""
+    """Returns all leaves in order."""
     if not statics:
         return list(arrays)
     fixed = {
@@ -134,7 +134,7 @@ def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...],
 def flatten_call(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Any], Signature]:
-    """The arrays of a call, and its signature.
+    """Returns the arrays of a call, and its signature.
 
     Raises:
         ArgumentTypeError: an argument contains an object that only converts to an array.
@@ -144,8 +144,8 @@ def flatten_call(
     if bad >= 0:
         path = _jax.argument_registry.flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
-            f"{name}: {describe_argument(path)} is {kind_of(leaves[bad])}, which is no "
-            "array but converts to one, so it would be frozen into the program; pass its array "
+            f"{name}: {describe_argument(path)} is {kind_of(leaves[bad])}, which is not "
+            "an array but converts to one, so it would be frozen into the program; pass its array "
             "instead (for a Keras or Flax variable, its `.value`)"
         )
     return arrays, Signature(tree, statics)
@@ -167,18 +167,18 @@ def for_another_run(operands: Sequence[Any]) -> list[Any]:
 
 
 def describe_argument(path: Any) -> str:
-    """``argument 0['weights']`` or ``argument params['weights']`` of a path in (args, kwargs)."""
+    """Returns ``argument 0['weights']`` or ``argument params['weights']`` for a path."""
     return f"argument {_argument_at(path)}{jax.tree_util.keystr(path[2:])}"
 
 
 def _argument_at(path: Any) -> Any:
-    """The number or the name of the argument that a path in (args, kwargs) leads into."""
+    """Returns the number or the name of the argument that a path in (args, kwargs) leads into."""
     number = getattr(path[1], "idx", None)
     return getattr(path[1], "key", path[1]) if number is None else number
 
 
 def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[str, ...]:
-    """The name of each traced leaf of a call: ``x``, ``params/dense/kernel``.
+    """Returns the name of each traced leaf of a call: ``x``, ``params/dense/kernel``.
 
     Args:
         function: the user's function, whose parameters name its arguments. If its signature is
@@ -196,7 +196,7 @@ def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[
 
 
 def _leaf_name(path: Any, parameters: list[str]) -> str:
-    """The name of the leaf at ``path`` in ``(args, kwargs)``."""
+    """Returns the name of the leaf at ``path`` in ``(args, kwargs)``."""
     first = _argument_at(path)
     if isinstance(first, int) and first < len(parameters):
         first = parameters[first]
@@ -205,7 +205,7 @@ def _leaf_name(path: Any, parameters: list[str]) -> str:
 
 
 def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The names of the positional parameters."""
+    """Returns the names of the positional parameters."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -222,12 +222,12 @@ class Results:
     statics: tuple[tuple[int, Static], ...]
 
     def restore(self, arrays: Any) -> Any:
-        """The function's results."""
+        """Returns the function's results."""
         return jax.tree.unflatten(self.tree, merge(self.statics, arrays))
 
 
 def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
-    """The arrays among a function's results, and the rest.
+    """Returns the arrays among a function's results, and the rest.
 
     Raises:
         OutputError: a result runs only after the function has returned (a generator, a coroutine),
@@ -252,8 +252,8 @@ def _check_result(name: str, leaf: Any) -> None:
         )
     if hasattr(leaf, "__jax_array__"):
         raise OutputError(
-            f"{name} returned a {kind}, which is no array but converts to one; return its array "
-            "(for a Keras or Flax variable, its `.value`)"
+            f"{name} returned a {kind}, which is not an array but converts to one; return its "
+            "array (for a Keras or Flax variable, its `.value`)"
         )
     if any(isinstance(x, Tracer) for x in _inside(leaf)):
         raise LeakedTracerError(
@@ -263,12 +263,12 @@ def _check_result(name: str, leaf: Any) -> None:
 
 
 def _runs_later(leaf: Any) -> bool:
-    """True if the code of a result runs after tracing has ended."""
+    """Returns True if the code of a result runs after tracing has ended."""
     return isinstance(leaf, (Iterator, Awaitable))
 
 
 def _inside(leaf: Any) -> Iterator[Any]:
-    """The objects inside an object that is not a pytree, one level deep."""
+    """Yields the objects inside an object that is not a pytree, one level deep."""
     if isinstance(leaf, (set, frozenset)):
         yield from leaf
     yield from getattr(leaf, "__dict__", {}).values()
@@ -286,6 +286,6 @@ def _inside(leaf: Any) -> Iterator[Any]:
 
 
 def describe_callable(function: Callable[..., Any], by: str = "autocast") -> str:
-    """A name for error messages: ``autocast(loss)``, or with ``by`` instead of ``autocast``."""
+    """Returns a name for error messages: ``autocast(loss)``, or ``by`` in place of it."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return f"{by}({name})"

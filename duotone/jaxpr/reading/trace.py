@@ -39,7 +39,7 @@ class Traced:
     signature: Signature
 
     def arguments(self) -> tuple[str, ...]:
-        """The name of each argument of :attr:`jaxpr`."""
+        """Returns the name of each argument of :attr:`jaxpr`."""
         return argument_names(self.function, self.signature)
 
 
@@ -48,7 +48,7 @@ _LEAK = "Encountered an unexpected tracer"
 
 
 def is_leak(error: jax.errors.UnexpectedTracerError) -> bool:
-    """True if an error is about a traced value that outlived its trace.
+    """Returns True if an error is about a traced value that outlived its trace.
 
     JAX raises this class for other mistakes too, such as a traced value in ``nondiff_argnums``.
     Those messages name their own remedies.
@@ -57,7 +57,7 @@ def is_leak(error: jax.errors.UnexpectedTracerError) -> bool:
 
 
 def leak_inside(name: str) -> str:
-    """The error message for a function that uses a traced value of another call."""
+    """Returns the error message for a function that uses a traced value of another call."""
     return (
         f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
         "or a closure); pass it as an argument and return it as a result instead"

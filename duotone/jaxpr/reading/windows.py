@@ -38,7 +38,7 @@ class Axis(enum.Enum):
 def tiling(
     params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
 ) -> list[Axis] | None:
-    """The kind of each spatial axis, in the order of the convolution's dimension numbers.
+    """Returns the kind of each spatial axis, in the order of the convolution's dimension numbers.
 
     Args:
         params: parameters of ``conv_general_dilated``.

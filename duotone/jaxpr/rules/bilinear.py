@@ -21,7 +21,7 @@ def bilinear(
     transpose_rhs: Callable[..., Any],
     batch: Callable[..., tuple[Any, int]],
 ) -> Any:
-    """A primitive that is linear in each of its two operands.
+    """Returns a primitive that is linear in each of its two operands.
 
     JAX has functions with custom derivatives, but none with a custom *transpose* that ``vmap``
     accepts (``linear_call`` has no batching rule).
@@ -58,5 +58,5 @@ def bilinear(
 
 
 def aval_of_linear(placeholder: Any) -> Any:
-    """Shape and dtype of the operand with respect to which a transpose is taken."""
+    """Returns the shape and dtype of the operand with respect to which JAX transposes."""
     return placeholder.aval

@@ -39,22 +39,22 @@ from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.rules.bilinear import aval_of_linear, bilinear
 from duotone.jaxpr.rules.expressions import evaluate
-from duotone.precision.optimize.optimization import Operation
+from duotone.precision.optimize.optimization import ExpressionStep
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
-Steps = tuple[Operation, ...]
+Steps = tuple[ExpressionStep, ...]
 
 
 def precision(name: str) -> Any:
-    """JAX's ``precision`` argument for a name: a dot algorithm, or a pair of equal precisions."""
+    """Returns JAX's ``precision`` for a name: a dot algorithm, or a pair of equal precisions."""
     if name in lax.DotAlgorithmPreset.__members__:
         return lax.DotAlgorithmPreset[name]
     return (lax.Precision[name], lax.Precision[name])
 
 
 def takes_rows(*operands: Any) -> bool:
-    """True if these operands can be reshaped to the form ``rows``.
+    """Returns True if these operands can be reshaped to the form ``rows``.
 
     False for a symbolic dimension, and if shardings are part of the type (explicit mesh axes,
     inside ``shard_map``), because a reshape would have to name them.
@@ -87,7 +87,7 @@ def in_steps(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
 def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
-    """A dot in the form ``rows``, with derivatives in the same form.
+    """Returns a dot in the form ``rows``, with derivatives in the same form.
 
     Args:
         lhs: left operand, half.
@@ -115,12 +115,12 @@ def _rows_dot_derivative(
 
 
 def is_zero(tangent: Any) -> bool:
-    """True if JAX does not differentiate with respect to the operand of a tangent."""
+    """Returns True if JAX does not differentiate with respect to the operand of a tangent."""
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
 def total(parts: Sequence[Any], result: Any) -> Any:
-    """The tangent of a result: the sum of the contributions of its operands."""
+    """Returns the tangent of a result: the sum of the contributions of its operands."""
     return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
 
 
@@ -130,7 +130,7 @@ rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
-    """The dot of left rows with right rows or columns, depending on the right operand's layout."""
+    """Returns the dot of left rows with right rows or columns, by the right operand's layout."""
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     lhs_kept, rhs_kept = (
         kept_axes(lhs, lhs_contracted, lhs_batch),
@@ -153,7 +153,7 @@ def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
 
 
 def _matmul(left: Any, right: Any, contracted: int) -> Any:
-    """(batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
+    """Multiplies (batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
     if left.shape[0] == 1:
         left, right = (lax.reshape(_materialized(x), x.shape[1:]) for x in (left, right))
         numbers = (((1,), (contracted - 1,)), ((), ()))
@@ -171,12 +171,12 @@ def _materialized(array: Any) -> Any:
 
 
 def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    """The axes of an operand that are neither contracted nor batch axes, in order."""
+    """Returns the axes of an operand that are neither contracted nor batch axes, in order."""
     return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
 
 
 def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
-    """The shape of a dot: batch axes, then the kept axes of the left and of the right operand."""
+    """Returns the shape of a dot: batch axes, then the left and the right operand's kept ones."""
     contracted, batch = numbers
     left = (*batch[0], *kept_axes(lhs, contracted[0], batch[0]))
     right = kept_axes(rhs, contracted[1], batch[1])
@@ -184,7 +184,7 @@ def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
 
 
 def _ordered(array: Any, axes: Sequence[int]) -> Any:
-    """``array`` with its dimensions in this order."""
+    """Returns ``array`` with its dimensions in this order."""
     return array if tuple(axes) == tuple(range(array.ndim)) else lax.transpose(array, tuple(axes))
 
 
@@ -194,7 +194,7 @@ def _ordered(array: Any, axes: Sequence[int]) -> Any:
 
 
 def half_product(lhs: Any, rhs: Any, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
-    """A dot in a form, linear in both operands, whose transposes have the same form.
+    """Returns a dot in a form, linear in both operands, whose transposes have the same form.
 
     Args:
         lhs: left operand, half or full. A full one is rounded to half, and its cotangent is full.
@@ -215,7 +215,7 @@ def _product(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: 
 
 
 def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **params: Any) -> Any:
-    """``dot_general`` of half operands in every form except ``rows``.
+    """Computes the ``dot_general`` of half operands in every form except ``rows``.
 
     Args:
         lhs: left operand, half.
@@ -233,7 +233,7 @@ def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **para
 def _transposed_lhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
-    """The cotangent of the left operand: the dot of the cotangent and the right operand."""
+    """Returns the cotangent of the left operand: the dot of the cotangent and the right operand."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(lhs)
@@ -252,7 +252,7 @@ def _transposed_lhs(
 def _transposed_rhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
-    """The cotangent of the right operand: the dot of the left operand's rows and the cotangent."""
+    """Returns the right operand's cotangent: the dot of the left's rows and the cotangent."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(rhs)
@@ -277,7 +277,7 @@ def _back(result: Any, axes: Sequence[int]) -> Any:
 def _batched(
     operands: Sequence[Any], dims: Sequence[int | None], *, numbers: Dims, **params: str
 ) -> tuple[Any, int]:
-    """``vmap``: a mapped dimension becomes a leading batch or a leading kept dimension."""
+    """Maps the dot: a mapped dimension becomes a leading batch or kept dimension."""
     left, right = [
         x if dim is None else jax.numpy.moveaxis(x, dim, 0)
         for x, dim in zip(operands, dims, strict=True)
@@ -299,7 +299,7 @@ def _batched(
 def _typed(
     lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, **_: str
 ) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of the result."""
+    """Returns the shape and dtype of the result."""
     return result_shape(lhs, rhs, numbers), dtype
 
 

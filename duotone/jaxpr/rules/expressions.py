@@ -16,7 +16,7 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.rules.instead import instead
-from duotone.precision.optimize.optimization import Operation
+from duotone.precision.optimize.optimization import ExpressionStep
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": jnp.sum,
@@ -33,8 +33,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 """The operations that do not depend on a program."""
 
 
-def evaluate(steps: Sequence[Operation], given: Mapping[str, Callable[..., Any]]) -> Any:
-    """The result of the last step.
+def evaluate(steps: Sequence[ExpressionStep], given: Mapping[str, Callable[..., Any]]) -> Any:
+    """Returns the result of the last step.
 
     Args:
         steps: the expression.

@@ -62,7 +62,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 
 
 def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """The results of a node that computes full, by the algorithm that the policy asks for."""
+    """Returns the results of a node that computes full, by the policy's float32 algorithm."""
     (node,) = step.nodes
     asked, made = r.math.get(step.eqn.primitive.name), r.graph.nodes[node]
     if asked is None or made.fixed or made.region == SWITCHED_OFF or not all(made.half_inputs):
@@ -71,7 +71,7 @@ def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
 
 
 def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """The results of a node that computes half.
+    """Returns the results of a node that computes half.
 
     Raises:
         RewriteError: the primitive does not take half operands.
@@ -111,7 +111,7 @@ def _binding_rule(*names: str) -> Callable[[_BindingRule], _BindingRule]:
 
 
 def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
-    """``params`` with half instead of float32."""
+    """Returns ``params`` with half instead of float32."""
     changed = {
         name: r.half
         for name in _DTYPE_PARAMETERS
@@ -203,7 +203,7 @@ def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
 
 
 def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
-    """The form in which a dot is bound: the device's, with the steps of the dot's optimization.
+    """Returns the form in which a dot is bound: the device's, with its optimization's steps.
 
     ``arrays`` is the result of :func:`~duotone.jaxpr.rules.dots.takes_rows` for its operands.
     """
@@ -222,7 +222,7 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
 
 
 def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
-    """The slot of a dot's weight: an operand that is read in half and was computed in full."""
+    """Returns the slot of a dot's weight: an operand read in half and computed in full."""
     optimization = r.optimizations.at(step.nodes[0], Layer.DERIVATIVE)
     for candidate in () if optimization is None else optimization.steps:
         slot, root = candidate.to
@@ -232,12 +232,12 @@ def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
 
 
 def _takes_gradient(full: Any | None) -> bool:
-    """True for a float32 array with respect to which JAX may differentiate."""
+    """Returns True for a float32 array with respect to which JAX may differentiate."""
     return full is not None and not is_host_array(full) and full.dtype == FULL_DTYPE
 
 
 def _full_weight(r: Rewriter, env: Env, value: int) -> Any:
-    """The full weight from which ``value`` was cast, with the same moves applied."""
+    """Returns the full weight from which ``value`` was cast, with the same moves applied."""
     full = env.find(value, Paint.FULL)
     if full is not None:
         return full

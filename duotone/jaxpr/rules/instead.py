@@ -16,11 +16,11 @@ from duotone import _jax
 
 
 def instead(plain: Any, result: Any) -> Any:
-    """``result`` with the derivative of ``plain``, which is computed only for its derivative.
+    """Returns ``result``; its derivative is that of ``plain``, which is computed only for it.
 
     Args:
         plain: a value of the same shape; its derivative is cast to the type of ``result``.
-        result: what is returned; its own derivative is never used.
+        result: the value to return; its own derivative is never used.
     """
     return _INSTEAD.bind(jnp.asarray(plain), jnp.asarray(result))
 

@@ -14,7 +14,7 @@ import jax
 
 
 def in_mesh_of(array: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which JAX binds operations on an array in the mesh of its type, if any."""
+    """Returns a context in which JAX binds operations in the mesh of an array's type, if any."""
     aval = getattr(array, "aval", None)
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():

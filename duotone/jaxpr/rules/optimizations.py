@@ -27,7 +27,7 @@ Own = Callable[[Sequence[Any]], Any]
 def apply_optimization(
     r: Rewriter, step: Step, env: Env, optimization: Optimization, own: Own
 ) -> Any:
-    """The result of an operation in another form.
+    """Returns the result of an operation in another form.
 
     Args:
         r: the rewriter.
@@ -56,7 +56,7 @@ def apply_optimization(
 
 
 def bind_maker(r: Rewriter) -> Callable[..., Any]:
-    """A function that binds the operation that makes a value to other operands."""
+    """Returns a function that binds the operation that makes a value to other operands."""
 
     def made(*operands: Any) -> Any:
         *arrays, value = operands
@@ -68,7 +68,7 @@ def bind_maker(r: Rewriter) -> Callable[..., Any]:
 
 
 def taken(eqn: _jax.Eqn, array: Any, at: Any) -> Any:
-    """The gather of an operand whose axes may have size 1 instead of the original size."""
+    """Returns the gather of an operand whose axes may have size 1 instead of the original size."""
     shape = eqn.invars[0].aval.shape
     has_axis = [mine == size for mine, size in zip(jnp.shape(array), shape, strict=True)]
     params = dict(eqn.params)

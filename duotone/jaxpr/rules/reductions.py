@@ -15,7 +15,7 @@ from duotone.graph.graph import FULL_DTYPE
 
 
 def reduced(eqn: _jax.Eqn, operands: Sequence[Any], dtype: str) -> list[Any]:
-    """The results of a sum over devices whose float32 operands are cast before it.
+    """Returns the results of a sum over devices whose float32 operands are cast before it.
 
     Args:
         eqn: the sum.

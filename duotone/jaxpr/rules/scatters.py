@@ -19,7 +19,7 @@ from duotone.jaxpr.reading.indices import small_constants
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
-    """The attributes of a ``scatter-add`` that describe its updates.
+    """Returns the attributes of a ``scatter-add`` that describe its updates.
 
     Args:
         eqn: the equation.
@@ -35,7 +35,7 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
 
 
 def _adds_once(eqn: _jax.Eqn) -> bool:
-    """True if no element can get two updates, and each update covers its whole window."""
+    """Returns True if no element can get two updates, and each update covers its whole window."""
     operand, indices, updates = (var.aval for var in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
     scattered = numbers.scatter_dims_to_operand_dims
@@ -50,7 +50,7 @@ def _adds_once(eqn: _jax.Eqn) -> bool:
 
 
 def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
-    """``select(iota == index, operand + update, operand)``."""
+    """Returns ``select(iota == index, operand + update, operand)``."""
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
     scattered = numbers.scatter_dims_to_operand_dims
     pairs = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims)
@@ -71,7 +71,7 @@ def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
 
 
 def _is_plain(var: Any) -> bool:
-    """True if all sizes of a variable are known, and its type shards no axis.
+    """Returns True if all sizes of a variable are known, and its type shards no axis.
 
     For a sharded variable, new arrays would have to name the mesh.
     """
@@ -80,7 +80,7 @@ def _is_plain(var: Any) -> bool:
 
 
 def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:
-    """True if each update covers every axis of the operand that is not indexed."""
+    """Returns True if each update covers every axis of the operand that is not indexed."""
     outside = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     window = [size for axis, size in enumerate(operand.shape) if axis not in outside]
     return window == [updates.shape[axis] for axis in numbers.update_window_dims]
@@ -89,14 +89,14 @@ def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:
 def _update_axes(
     numbers: Any, updates: Any, window: Sequence[int], batched: dict[int, int]
 ) -> dict[int, int]:
-    """For each axis of the operand, the axis of the updates that runs along it."""
+    """Returns, for each axis of the operand, the axis of the updates that runs along it."""
     others = [a for a in range(updates.ndim) if a not in numbers.update_window_dims]
     along = {axis: others[row] for axis, row in batched.items()}
     return along | dict(zip(window, numbers.update_window_dims, strict=True))
 
 
 def _aligned(array: Any, axes: dict[int, int], ndim: int) -> Any:
-    """``array`` with ``ndim`` axes: ``axes`` maps new axes to its own; others have size 1."""
+    """Gives ``array`` ``ndim`` axes; ``axes`` maps new axes to its own, and others have size 1."""
     order = [axes[axis] for axis in sorted(axes)]
     rest = [axis for axis in range(array.ndim) if axis not in order]
     moved = lax.squeeze(lax.transpose(array, (*rest, *order)), range(len(rest)))

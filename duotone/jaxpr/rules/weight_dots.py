@@ -19,7 +19,7 @@ from jax import lax
 
 from duotone.graph.forms import ROWS
 from duotone.jaxpr.rules.dots import Dims, general_dot, half_product, in_steps, is_zero, total
-from duotone.precision.optimize.optimization import Operation
+from duotone.precision.optimize.optimization import ExpressionStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class DotForm:
     numbers: Dims
     dtype: str
     half: str
-    steps: tuple[Operation, ...] = ()
+    steps: tuple[ExpressionStep, ...] = ()
     precision: Any = None
     out_sharding: Any = None
 
     def dot(self, lhs: Any, rhs: Any, dtype: str) -> Any:
-        """The dot in every form except ``rows``."""
+        """Returns the dot in every form except ``rows``."""
         bound = functools.partial(
             general_dot,
             dtype=dtype,
@@ -56,7 +56,7 @@ class DotForm:
         return in_steps(bound, lhs, rhs, self.numbers, self.steps)
 
     def product(self, lhs: Any, rhs: Any) -> Any:
-        """The dot with transposes in the same form; the cotangent of a full operand is full.
+        """Binds the dot; transposes keep its form, and full operands get full cotangents.
 
         Its operands may be half or full, so it uses neither the steps nor the precision.
         """
@@ -70,7 +70,7 @@ class DotForm:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
 def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotForm) -> Any:
-    """``result``, a dot of a weight, with the weight's gradient in float32.
+    """Returns ``result``, a dot of a weight, with the weight's gradient in float32.
 
     Args:
         result: the result of the dot.
@@ -96,7 +96,7 @@ def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any)
 
 
 def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
-    """The contribution of a half operand's tangent to the result's; JAX transposes it."""
+    """Returns the contribution of a half operand's tangent to the result's; JAX transposes it."""
     lhs, rhs = _with(primals, side, tangent)
     if form.kind == ROWS:
         return form.product(lhs, rhs)
@@ -104,5 +104,5 @@ def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any
 
 
 def _with(pair: Sequence[Any], slot: int, operand: Any) -> tuple[Any, Any]:
-    """The pair with the operand in a slot replaced."""
+    """Returns the pair with the operand in a slot replaced."""
     return (pair[0], operand) if slot else (operand, pair[1])

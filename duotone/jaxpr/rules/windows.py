@@ -33,7 +33,7 @@ def window_dot(
     shape: Sequence[int],
     dot: Callable[[Any, Any, Dims], Any],
 ) -> Any:
-    """A convolution whose windows tile the image, as a dot.
+    """Returns a convolution whose windows tile the image, as a dot.
 
     Args:
         params: parameters of ``conv_general_dilated``.
@@ -64,7 +64,7 @@ def window_dot(
 
 
 def _labels(spec: Sequence[int], first: str, second: str, others: str) -> list[tuple[str, int]]:
-    """A label for each axis of an array of a convolution, in the order of the array."""
+    """Returns a label for each axis of an array of a convolution, in the order of the array."""
     named = {spec[0]: (first, 0), spec[1]: (second, 0)}
     named |= {axis: (others, i) for i, axis in enumerate(spec[2:])}
     return [named[axis] for axis in range(len(spec))]

@@ -39,7 +39,7 @@ returns the rewritten program."""
 
 
 def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
-    """A rewritten program whose backward pass is rewritten together with its forward pass.
+    """Returns a rewritten program whose backward pass is rewritten together with its forward pass.
 
     Args:
         jaxpr: the program before it was rewritten.
@@ -80,7 +80,7 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
 
 
 def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
-    """Why the backward pass of a program is not painted together with its forward pass.
+    """Explains why the backward pass is not painted together with the forward pass.
 
     Args:
         jaxpr: the program before it is rewritten.
@@ -92,7 +92,7 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
     if opened.effects:
         return "its effects must not happen twice"
     if not all(isinstance(aval, _jax.ShapedArray) for aval in opened.in_avals):
-        return "an argument is no array"
+        return "an argument is not an array"
     if any(map(_jax.has_sharded_type, opened.in_avals)):
         return "its mesh has explicit or manual axes"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
@@ -120,7 +120,7 @@ class Passes:
     types: tuple[Any, ...]
 
     def tangents(self, residuals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        """The tangents of the results: the backward pass, transposed."""
+        """Returns the tangents of the results: the backward pass, transposed."""
 
         def backward(*cotangents: Any) -> list[Any]:
             return self.backward(residuals, cotangents)
@@ -134,7 +134,7 @@ def _passes(
     moved: tuple[bool, ...],
     rewrite: Rewrite,
 ) -> Passes | None:
-    """The passes of a program; ``None`` if it has no backward pass that can be rewritten."""
+    """Returns the passes of a program; ``None`` if its backward pass cannot be rewritten."""
     types = list(_jax.open_jaxpr(jaxpr).in_avals)
     pairs = zip(leaves, types, moved, strict=True)
     if any(nonzero and jax.typeof(leaf).dtype != aval.dtype for leaf, aval, nonzero in pairs):
@@ -168,7 +168,7 @@ def _passes(
 def _differentiated(
     jaxpr: _jax.ClosedJaxpr, types: Sequence[Any], moved: Sequence[bool]
 ) -> _jax.ClosedJaxpr:
-    """Arguments and cotangents of all floating-point results to results and gradients."""
+    """Maps arguments and cotangents of all floating-point results to results and gradients."""
     outs = [out.aval for out in _jax.open_jaxpr(jaxpr).outvars]
 
     def whole(*operands: Any) -> list[Any]:
@@ -231,7 +231,7 @@ def _cut(
         return _read(env, gradients)
 
     def cotangents_of(given: Sequence[Any]) -> list[Any]:
-        """Cotangents of all floating-point results; zeros for those that are not ``reached``."""
+        """Returns the cotangents of all floating-point results; zeros where not ``reached``."""
         zeros = [_no_tangent(var.aval) for var in cotangents]
         for position, cotangent in zip(positions, given, strict=True):
             zeros[position] = cotangent
@@ -243,7 +243,7 @@ def _cut(
 
 
 def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = ()) -> set[Any]:
-    """The variables that some atoms are computed from, including the atoms.
+    """Returns the variables that some atoms are computed from, including the atoms.
 
     Args:
         jaxpr: the program.
@@ -279,7 +279,7 @@ def _tangent_type(array: Any) -> Any:
 
 
 def _no_tangent(aval: Any) -> Any:
-    """A tangent of zeros."""
+    """Returns a tangent of zeros."""
     if _is_float(aval):
         return jax.numpy.zeros(aval.shape, aval.dtype)
     return np.zeros(aval.shape, jax.dtypes.float0)
@@ -298,7 +298,7 @@ def _calculate(*operands: Any, passes: Passes) -> list[Any]:
 
 
 def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> Any:
-    """The derivative of the tangents, which depend on residuals."""
+    """Returns the derivative of the tangents, which depend on residuals."""
     pairs = zip(operands, tangents, strict=True)
     dense = [_no_tangent(jax.typeof(x)) if type(t) is _jax.ad.Zero else t for x, t in pairs]
     calculate = functools.partial(_calculate, passes=passes)
@@ -306,14 +306,14 @@ def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> An
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, passes: Passes) -> list[Any]:
-    """The backward pass."""
+    """Returns the backward pass."""
     pairs = zip(cotangents, passes.types, strict=True)
     given = [_no_tangent(aval) if type(ct) is _jax.ad.Zero else ct for ct, aval in pairs]
     return [None] * passes.count + passes.backward(operands[: passes.count], given)
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
-    """The passes of a batch; an operand that is not mapped gets the sum of its gradients."""
+    """Batches the passes; an operand that is not mapped gets the sum of its gradients."""
     mapped = tuple(None if type(dim) is not int else dim for dim in dims)
     size = next(x.shape[p] for x, p in zip(operands, mapped, strict=True) if p is not None)
     made = _LINEAR.bind(*operands, passes=_mapped(passes, mapped, size))
@@ -321,7 +321,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
 
 
 def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
-    """The passes of a program that is mapped over dimensions of its operands."""
+    """Returns the passes of a program that is mapped over dimensions of its operands."""
     residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -337,7 +337,7 @@ def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
 
 
 def _primitive() -> Any:
-    """The linear equation: arguments, residuals and tangents to tangents."""
+    """Makes the linear primitive from arguments, residuals and tangents to tangents."""
     primitive = _jax.Primitive("duotone_tangents")
     primitive.multiple_results = True
     primitive.def_impl(

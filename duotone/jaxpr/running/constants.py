@@ -27,9 +27,9 @@ _HALVES: dict[tuple[int, str, float], tuple[Any, Any]] = {}
 
 
 def is_large_constant(array: Any) -> bool:
-    """True if an array is concrete while the program is traced, and large enough to cast then.
+    """Checks if an array is concrete while the program is traced, and large enough to cast then.
 
-    False if nothing may run: while ``explain`` collects, and for a device that is not present.
+    Nothing may run while ``explain`` collects, or for a device that is not present.
     """
     return (
         isinstance(array, jax.Array)
@@ -41,7 +41,7 @@ def is_large_constant(array: Any) -> bool:
 
 
 def constant_in_half(array: Any, half: np.dtype, largest: float) -> Any:
-    """A constant in half, cast now, outside of any current trace.
+    """Returns a constant in half, cast now, outside of any current trace.
 
     Args:
         array: the constant.

@@ -28,7 +28,7 @@ _MARK = "duotone.node#"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class RewrittenProgram:
     """One rewritten program.
 
     Attributes:
@@ -52,13 +52,13 @@ class Collection:
         self.latest: Any = None
         self.marked: list[Any] = []
         self._marks = marks
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RewrittenProgram] = {}
         self._compiled: dict[Hashable, Any] = {}
         self._kept: list[Any] = []
         self._numbers = itertools.count(1)
 
     def marker_of(self, painted: Any) -> Callable[[int], Any] | None:
-        """A function from a node to the name scope that marks the equations made from it.
+        """Returns a function from a node to the name scope that marks the equations made from it.
 
         Args:
             painted: the program of the node; it is appended to :attr:`marked`.
@@ -73,11 +73,11 @@ class Collection:
         return lambda node: jax.named_scope(f"{prefix}{node}")
 
     def new_name(self) -> str:
-        """A name that no equation has yet."""
+        """Returns a name that no equation has yet."""
         return f"{MARKER}.{next(self._numbers)}"
 
     def once(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The result of ``make()``, called once for each object and key."""
+        """Returns the result of ``make()``, called once for each object and key."""
         found = self._compiled.get((id(owner), key))
         if found is None:
             self._kept.append(owner)  # so that Python does not reuse its id
@@ -87,11 +87,11 @@ class Collection:
     def put(self, name: str, jaxpr: _jax.ClosedJaxpr) -> None:
         """Stores the most recently painted program under the name of its equation."""
         if self.latest is not None:
-            self._entries[name] = Entry(self.latest, jaxpr)
+            self._entries[name] = RewrittenProgram(self.latest, jaxpr)
             self.latest = None
 
-    def find(self, eqn: _jax.Eqn) -> Entry | None:
-        """How the program of an equation was painted; ``None`` if this is not stored."""
+    def find(self, eqn: _jax.Eqn) -> RewrittenProgram | None:
+        """Returns how the program of an equation was painted; ``None`` if this is not stored."""
         return self._entries.get(eqn.params["name"])
 
 
@@ -120,7 +120,7 @@ def collecting(*, marks: bool = False) -> Iterator[Collection]:
 
 
 def node_marked(names: Iterable[str]) -> tuple[int, int] | None:
-    """The index into :attr:`Collection.marked` and the node that the innermost mark names.
+    """Returns the index into :attr:`Collection.marked` and the node that the innermost mark names.
 
     Args:
         names: name scopes, outermost first.
@@ -133,18 +133,18 @@ def node_marked(names: Iterable[str]) -> tuple[int, int] | None:
 
 
 def without_marks(names: Iterable[str]) -> tuple[str, ...]:
-    """The name scopes that mark no node."""
+    """Returns the name scopes that mark no node."""
     return tuple(name for name in names if not name.startswith(_MARK))
 
 
 def collection_now() -> Collection | None:
-    """The current collection, or ``None``."""
+    """Returns the current collection, or ``None``."""
     key = _jax.collecting.value
     return None if key is None else _COLLECTIONS.get(key)
 
 
 def holds_rewritten(jaxpr: Any) -> bool:
-    """True if a program contains a rewritten program, at any depth."""
+    """Returns True if a program contains a rewritten program, at any depth."""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(holds_rewritten, jaxpr))
     for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ()):
@@ -156,7 +156,7 @@ def holds_rewritten(jaxpr: Any) -> bool:
 
 
 def rewritten_steps(program: Program) -> Iterator[Step]:
-    """The equations that are rewritten programs, in a program and its nested programs."""
+    """Yields the equations that are rewritten programs, in a program and its nested programs."""
     for step in program.steps:
         if step.kind == "leaf" and is_rewritten(step.eqn):
             yield step
@@ -165,7 +165,7 @@ def rewritten_steps(program: Program) -> Iterator[Step]:
 
 
 def same_program(one: Any, other: Any) -> bool:
-    """True if two programs have the same equations with the same types, nested ones included.
+    """Checks if two programs have the same equations with the same types, nested ones included.
 
     False for a program that was differentiated, mapped or evaluated in part.
     """

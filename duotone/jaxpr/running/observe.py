@@ -15,13 +15,13 @@ import numpy as np
 
 from duotone import _jax
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
-from duotone.jaxpr.reading.program import Built, Program, Step
+from duotone.jaxpr.reading.program import BuiltGraph, Program, Step
 
 Show = Callable[[int, Any], None]
 """Takes a graph value and its array; called each time the value is computed."""
 
 
-def observe(built: Built, arguments: Sequence[Any], show: Show) -> list[Any]:
+def observe(built: BuiltGraph, arguments: Sequence[Any], show: Show) -> list[Any]:
     """Runs a program and shows its values.
 
     Args:
@@ -45,7 +45,7 @@ class _Observer:
         self._show = show
 
     def read(self, values: Iterable[int]) -> list[Any]:
-        """The arrays of values."""
+        """Returns the arrays of values."""
         return [self.arrays[value] for value in values]
 
     def write(self, value: int, array: Any) -> None:
@@ -72,7 +72,7 @@ def _bound(o: _Observer, step: Step) -> list[Any]:
 
 
 def _once(o: _Observer, step: Step) -> list[Any]:
-    """A nested program that runs once on the operands of the equation."""
+    """Returns a nested program that runs once on the operands of the equation."""
     return o.run(step.bodies[0])
 
 

@@ -53,7 +53,7 @@ class Env:
         self.shadows = shadows
 
     def find(self, value: int, paint: Paint) -> Any:
-        """The array, or ``None``."""
+        """Returns the array, or ``None``."""
         env: Env | None = self
         while env is not None:
             array = env._arrays.get((value, paint))
@@ -67,11 +67,11 @@ class Env:
         self._arrays[value, paint] = array
 
     def holds(self, value: int) -> bool:
-        """True if a value was written to this environment, not to a parent, in any precision."""
+        """Checks if a value was written to this environment, not to a parent, in any precision."""
         return any((value, paint) in self._arrays for paint in Paint)
 
     def recomputed_at(self, site: int) -> Env:
-        """The environment of the values that are recomputed at a site; this one is its parent."""
+        """Returns the environment of the values recomputed at a site, a child of this one."""
         if site not in self._recomputed:
             # A cycle would keep every array of the program until the next garbage collection.
             self._recomputed[site] = Env(weakref.proxy(self), shadows=True)
@@ -97,7 +97,7 @@ class Rewriter:
         optimizations: the nodes that are bound in another form than the user wrote.
         dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
         math: by operation, the algorithm or precision in which a node that stays full computes.
-        mark: from a node to the name scope to bind it in; ``None`` to mark nothing.
+        mark: maps a node to the name scope to bind it in; ``None`` marks nothing.
         bound_once: traces a function once for all steps that call it with the same types.
     """
 
@@ -152,39 +152,39 @@ class Rewriter:
         ]
 
     def stored(self, value: int) -> Paint:
-        """The precision in which a value is stored."""
+        """Returns the precision in which a value is stored."""
         return self.graph.stored(self.painting.store, self.graph.values[value])
 
     def wanted(self, node: int, slot: int) -> Paint:
-        """The precision in which a node reads the operand in a slot."""
+        """Returns the precision in which a node reads the operand in a slot."""
         half = self.graph.nodes[node].half_inputs[slot]
         return self.painting.compute[node] if half else Paint.FULL
 
     def kept(self, node: int, slot: int) -> Paint:
-        """The precision in which a node stores the result in a slot."""
+        """Returns the precision in which a node stores the result in a slot."""
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
 
     def only_reader(self, value: int) -> Node | None:
-        """The node that reads a value, if there is exactly one reader."""
+        """Returns the node that reads a value, if there is exactly one reader."""
         readers = self.graph.consumers[value]
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
     def maker(self, value: int) -> Node | None:
-        """The node that makes a value; ``None`` for arguments and constants."""
+        """Returns the node that makes a value; ``None`` for arguments and constants."""
         producer = self.graph.values[value].producer
         return self.graph.nodes[producer] if producer >= 0 else None
 
     def dtype(self, aval: Any, paint: Paint) -> Any:
-        """The dtype of a value of the original program in a precision."""
+        """Returns the dtype of a value of the original program in a precision."""
         return self.half if paint is Paint.HALF else aval.dtype
 
     def touched(self, step: Step) -> bool:
-        """True if anything inside a step is half, or bound in another form."""
+        """Returns True if anything inside a step is half, or bound in another form."""
         return self._touched_before[step.last] > self._touched_before[step.first]
 
     def read(self, env: Env, value: int, paint: Paint) -> Any:
-        """A value in a precision, cast if need be."""
+        """Returns a value in a precision, cast if need be."""
         array = env.find(value, paint)
         if array is not None:
             return array
@@ -259,14 +259,14 @@ class Rewriter:
             env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
 
     def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
-        """Each result of a step with its precision."""
+        """Yields each result of a step with its precision."""
         if self.touched(step):
             with _jax.EquationContext(step.eqn):
                 return self._handlers[step.kind](self, step, env)
         return [(Paint.FULL, array) for array in self._unchanged(step, env)]
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
-        """The results of a step in which nothing is half."""
+        """Returns the results of a step in which nothing is half."""
         operands = [env.find(value, Paint.FULL) for value in step.inputs]
         if any(operand is None for operand in operands):
             with _jax.EquationContext(step.eqn):  # for the casts
@@ -274,7 +274,7 @@ class Rewriter:
         return _jax.bind_again(step.eqn, operands)
 
     def source(self, env: Env, node: int, value: int) -> Env:
-        """The environment from which a node reads a value: ``env``, or that of a site.
+        """Returns the environment from which a node reads a value: ``env``, or that of a site.
 
         A recomputed value reads the values that are recomputed at the same site.
         """
@@ -316,14 +316,14 @@ class Rewriter:
 
     @functools.cached_property
     def _recomputed_reads(self) -> dict[int, list[tuple[int, int]]]:
-        """For each node that reads recomputed values: sites and values."""
+        """The sites and values that each node reads recomputed, if it reads any."""
         found: dict[int, list[tuple[int, int]]] = {}
         for (node, value), site in self.recompute.reads.items():
             found.setdefault(node, []).append((site, value))
         return found
 
     def step_of(self, value: int) -> Step:
-        """The equation that computes a value; it must be one node."""
+        """Returns the equation that computes a value; it must be one node."""
         return self._steps[self.graph.values[value].producer]
 
     @functools.cached_property
@@ -344,7 +344,7 @@ class Rewriter:
             self.read(env, value, paint)
 
     def enter_loop(self, body: int, env: Env) -> Env:
-        """The environment inside a loop: it sees the outer values and their casts.
+        """Returns the environment inside a loop: it sees the outer values and their casts.
 
         If a value were cast to half outside, its gradient would be summed over the iterations in
         half. Inside the loop, the half value therefore has the derivative of the full value, whose
@@ -375,7 +375,7 @@ class Rewriter:
 
 
 def is_host_array(array: Any) -> bool:
-    """True for literals and NumPy arrays, which are cast without an operation in the program."""
+    """Returns True for literals and NumPy arrays, which are cast while the program is traced."""
     return not isinstance(array, jax.Array)
 
 

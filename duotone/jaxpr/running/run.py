@@ -78,12 +78,12 @@ class Runner:
     def _collected(
         self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
     ) -> Callable[..., tuple[list[Any], Results]]:
-        """The program for a call inside :func:`duotone.explain`, under a unique name."""
+        """Returns the program for a call inside :func:`duotone.explain`, under a unique name."""
         types = tuple([jax.typeof(array) for array in arrays])
         return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """The key of the ``jit`` function for a call."""
+        """Returns the key of the ``jit`` function for a call."""
         del arrays  # the cache of `jit` has them in its key
         return signature.tree, signature.statics
 
@@ -99,7 +99,7 @@ class Runner:
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Positions of the arrays that a ``jit`` function donates, if the function is one.
+        """Returns the positions of the arrays that a function donates, if ``jit`` returned it.
 
         JAX honors donation only on the outermost ``jit``, which is now duotone's.
         """
@@ -123,7 +123,7 @@ class Runner:
 
 
 def marker() -> str:
-    """The name of the ``jit`` function around a rewritten program."""
+    """Returns the name of the ``jit`` function around a rewritten program."""
     collection = collection_now()
     return MARKER if collection is None else collection.new_name()
 

@@ -9,7 +9,7 @@ is made once costs nothing however large its operand is.
 ::
 
     candidate    = a full clear operation that commutes with casts, and reads only weights
-    wanted(v)    = v is read, is no result, and every reader computes half or is a candidate
+    wanted(v)    = v is read, is not a result, and every reader computes half or is a candidate
     candidates   : repeatedly remove those of which a result or an operand is not wanted
     in half      = the weights that are wanted
 
@@ -36,7 +36,7 @@ def cast_beforehand(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         weights: values of arguments that are the same at every call.
 
@@ -79,7 +79,7 @@ class _Search:
             self.candidates.difference_update(lost)
 
     def _only_moves(self, node: Node) -> bool:
-        """True if a node reads only weights and values moved from them."""
+        """Returns True if a node reads only weights and values moved from them."""
         index = node.index
         found = self._classes.nodes[index]
         # An operation that selects may pick another element if rounding made two elements equal.
@@ -101,11 +101,11 @@ class _Search:
         )
 
     def _is_half(self, value: int) -> bool:
-        """True if the painting stores a value half."""
+        """Returns True if the painting stores a value half."""
         return self._graph.stored(self._painting.store, self._graph.values[value]) is Paint.HALF
 
     def wanted(self, value: int) -> bool:
-        """True if a value is read, and only in half."""
+        """Returns True if a value is read, and only in half."""
         readers = self._readers[value]
         return (
             bool(readers)

@@ -83,7 +83,7 @@ def plan_casts(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         on: the names of the optimizations in effect.
 
@@ -131,7 +131,7 @@ def _materialized_by(
     nodes: Sequence[int],
     on: frozenset[str],
 ) -> str:
-    """The optimization by which ``nodes`` read a half value from memory; empty if none does."""
+    """Returns the optimization by which ``nodes`` read a half value from memory, if any."""
     several = len({node for node in nodes if node >= 0}) > 1
     if MATERIALIZE_WIDENED in on and (
         (several and _is_in_memory(graph, classes, value)) or _is_operand(graph, painting, value)
@@ -146,14 +146,14 @@ def _materialized_by(
 
 
 def casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
-    """Nodes that read a cast inside a body that takes its operands as they are stored."""
+    """Returns nodes that read a cast inside a body that takes its operands as they are stored."""
     casts = [cast for cast in plan.casts if not cast.free]
     barriers = [c for c in casts if graph.bodies[c.body].kind is BodyKind.BARRIER]
     return {reader for cast in barriers for reader in cast.readers if reader >= 0}
 
 
 def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set[int]:
-    """Values from which an operation selects in half."""
+    """Returns the values from which an operation selects in half."""
     return {
         value
         for node in graph.nodes
@@ -164,7 +164,7 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
 
 
 def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
-    """True if a value is stored half because dots read it in half."""
+    """Returns True if a value is stored half because dots read it in half."""
     producer = graph.values[value].producer
     return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
@@ -180,7 +180,7 @@ _INSIDE_READERS = frozenset({Trait.GATHERS, Trait.PARTS})
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
-    """True if a value comes, moved at most, from an operation that no kernel extends across.
+    """Checks if a value comes, moved at most, from an operation that no kernel extends across.
 
     Kernels put parts together, gather, and slice the result of a padded dot while they read, so the
     results of these operations are not in memory.
@@ -199,7 +199,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
 
 
 def _is_padded_dot(node: Node) -> bool:
-    """True if a compiler pads a half dot, and slices its result.
+    """Returns True if a compiler pads a half dot, and slices its result.
 
     Readers slice inside of their kernels. Materialized, the slice would be a kernel of its own.
     """
@@ -213,7 +213,7 @@ def _is_padded_dot(node: Node) -> bool:
 def _are_sums_of_parts(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """True if all of ``nodes`` sum up a value made of parts that an allow operation reads half."""
+    """Checks if all ``nodes`` sum up a value whose parts an allow operation reads in half."""
     if not all(node >= 0 and Trait.AVERAGES in classes.nodes[node].entry.traits for node in nodes):
         return False
     read_half = any(
@@ -229,7 +229,7 @@ def _are_sums_of_parts(
 def _is_sum_of_dots(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """True if a value is a sum of dots, and several of ``nodes`` read it, none of them in half."""
+    """Checks if a value is a sum of dots with several readers, none of them in half."""
     if len(set(nodes)) < 2 or min(nodes) < 0:
         return False
     if any(painting.compute[reader] is Paint.HALF for reader, _ in graph.consumers[value]):
@@ -239,7 +239,7 @@ def _is_sum_of_dots(
 
 
 def _terms(graph: Graph, classes: Classes, painting: Painting, value: int) -> set[int]:
-    """The operations of which a value is the sum, moved at most; empty if not all are half."""
+    """Returns the half operations whose sum a value is, through moves; empty for others."""
     stack, found = [value], set[int]()
     seen: set[int] = set()
     while stack:

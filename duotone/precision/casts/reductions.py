@@ -40,7 +40,7 @@ class Reductions:
     nodes: frozenset[int] = frozenset()
 
     def reasons(self) -> dict[int, tuple[str, str]]:
-        """A name and a sentence for each operation."""
+        """Returns a name and a sentence for each operation."""
         return dict.fromkeys(self.nodes, (NAME, f"devices sum up in {self.dtype}"))
 
 
@@ -80,6 +80,6 @@ def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: s
 
 
 def _is_array(graph: Graph, node: Node) -> bool:
-    """True if a node sums up a float32 array of more than one number."""
+    """Returns True if a node sums up a float32 array of more than one number."""
     values: list[Any] = [graph.values[value] for value in node.inputs]
     return any(value.dtype == FULL_DTYPE and value.size > 1 for value in values)

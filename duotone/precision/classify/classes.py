@@ -32,7 +32,7 @@ class NodeClass:
         rule: the rule that denied it for more than its name; ``None`` if only the lists decide.
         stores_half: True if its result, computed in full, may be stored and read in half, since it
             provably fits and loses nothing that matters. Such a node passes no taint on.
-        range: what is known about the result, in words for people, if ranges decided something.
+        range: the known range of the result, in words, if ranges decided something.
         origin: its own list, if a constant, its range or the device denied it.
     """
 
@@ -60,7 +60,7 @@ class NodeClass:
         return self.pin is not None or self.entry.source == "policy"
 
     def denied(self, reason: str, taint: Taint, rule: Rule) -> NodeClass:
-        """This class on the deny list; :attr:`listed` stays."""
+        """Returns this class on the deny list; :attr:`listed` stays."""
         entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)
         return NodeClass(entry, rule=rule, origin=self.listed)
 
@@ -73,7 +73,7 @@ class Classes:
     half: HalfType
 
     def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
-        """These classes, with some replaced by index; the same object if there are none."""
+        """Returns these classes, some replaced by index; the same object if none is."""
         if not changed:
             return self
         nodes = (changed.get(index, found) for index, found in enumerate(self.nodes))
@@ -82,7 +82,7 @@ class Classes:
     def with_denied(
         self, reasons: Mapping[int, str], rule: Rule, taint: Taint = Taint.NONE
     ) -> Classes:
-        """These classes with some nodes denied.
+        """Returns these classes with some nodes denied.
 
         Nodes that the user decided on, that a rule denied before, or that are on no list stay. A
         node on the deny list keeps its own taint and gets the rule.
@@ -115,7 +115,7 @@ NodeNames = Callable[[Node], tuple[str, ...]]
 
 
 def path_alone(node: Node) -> tuple[str, ...]:
-    """The path of a node, as its only name."""
+    """Returns the path of a node, as its only name."""
     return (path_of(node),)
 
 
@@ -159,7 +159,7 @@ def classify(
 def _class_by_name(
     node: Node, lists: OpLists, pinned: Callable[[Node], tuple[Paint, str] | None], force_all: bool
 ) -> NodeClass:
-    """The class of a node by its names alone."""
+    """Returns the class of a node by its names alone."""
     entry = lists.get(node.op, node.list_key)
     if force_all and Trait.STRUCTURAL not in node.traits:
         entry = dataclasses.replace(
@@ -262,7 +262,7 @@ def _is_too_large(node: Node, kind: Kind, constant: Magnitude, half: HalfType) -
 
 
 def _is_edge(bound: float, half: HalfType) -> bool:
-    """True if half rounds a bound to another number, possibly the number that it must exclude.
+    """Checks if half rounds a bound to another number, possibly the number that it must exclude.
 
     ``clip(p, 1e-7, 1 - 1e-7)`` keeps a logarithm finite and an arc cosine on its branch, and
     ``clip(x, 0, 7.999)`` keeps an index inside its table. Three kinds of bounds need not be exact:

@@ -28,7 +28,7 @@ def decline(classes: Classes, background: Background) -> Classes:
     """Keeps full the operations that gain nothing from half on a device.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the operations that gain.
 
     Returns:
@@ -58,7 +58,7 @@ def decline(classes: Classes, background: Background) -> Classes:
 
 
 def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Rule, str] | None:
-    """Why an allow operation does not gain, as a rule and a reason; ``None`` if it does."""
+    """Returns why an allow operation does not gain, as a rule and a reason; ``None`` if it does."""
     is_dot = profitability.window_dots and "tiles" in node.attributes
     gains = profitability.allow is None or not node.traits.isdisjoint(profitability.allow)
     if not gains and not is_dot:
@@ -83,7 +83,7 @@ def keep_accumulators(painting: Painting, classes: Classes, background: Backgrou
 
     Args:
         painting: the painting of any painter.
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the operations that gain.
 
     Returns:

@@ -28,12 +28,12 @@ class OpLists:
 
     @classmethod
     def for_half(cls, entries: Iterable[Entry], half: str) -> OpLists:
-        """The entries for the half type named ``half``, structural ones included."""
+        """Returns the entries for the half type named ``half``, structural ones included."""
         chosen = [entry for entry in entries if not entry.only or half in entry.only]
         return cls({entry.op: entry for entry in (*STRUCTURAL_ENTRIES, *chosen)})
 
     def get(self, op: str, list_key: str) -> Entry:
-        """The entry of an operation, or an unlisted one.
+        """Returns the entry of an operation, or an unlisted one.
 
         Args:
             op: the operation's name, which decides if the user edited it.
@@ -42,13 +42,13 @@ class OpLists:
         return self.entries.get(op if op in self.moved else list_key, _NO_ENTRY)
 
     def ops(self, kind: Kind) -> frozenset[str]:
-        """The names of the operations on one list."""
+        """Returns the names of the operations on one list."""
         return frozenset(op for op, entry in self.entries.items() if entry.kind is kind)
 
     def edited(
         self, added: Mapping[Kind, Collection[str]], removed: Mapping[Kind, Collection[str]]
     ) -> OpLists:
-        """These lists after a user's edits.
+        """Returns these lists after a user's edits.
 
         Args:
             added: operations to put on a list; they leave the list they were on.
@@ -79,7 +79,7 @@ class OpLists:
         return OpLists(entries, frozenset(moved))
 
     def leveled(self, level: str | None) -> OpLists:
-        """These lists at one of TensorFlow's optimization levels.
+        """Returns these lists at one of TensorFlow's optimization levels.
 
         Args:
             level: ``None``, ``"TENSOR_CORES_ONLY"`` (infer, deny and clear lists are empty) or

@@ -38,7 +38,7 @@ class Profitability:
     window_dots: bool = False
 
     def without(self, optimizations: frozenset[str]) -> Profitability:
-        """The operations that gain if some optimizations are switched off."""
+        """Returns the operations that gain if some optimizations are switched off."""
         kept = self.window_dots and "window_dots" not in optimizations
         return dataclasses.replace(self, window_dots=kept)
 

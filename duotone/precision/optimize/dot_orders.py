@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.labels import labels_of
-from duotone.precision.optimize.optimization import Expression, Operation, Optimization
+from duotone.precision.optimize.optimization import Expression, ExpressionStep, Optimization
 from duotone.precision.optimize.painted_view import View
 
 Labels = Sequence[int]
@@ -63,13 +63,13 @@ class Dot:
         return [x for x in self.operands[0] if x in self.operands[1] and x not in self.out]
 
     def size(self, labels: Labels) -> int:
-        """The number of elements of an array with these labels."""
+        """Returns the number of elements of an array with these labels."""
         return math.prod(self.sizes[label] for label in labels)
 
     def steps(
         self, left: tuple[int, Labels], right: tuple[int, Labels], batch: Labels, contracted: Labels
-    ) -> tuple[Operation, ...]:
-        """The dot of transposed operands, with its result transposed back.
+    ) -> tuple[ExpressionStep, ...]:
+        """Returns the dot of transposed operands, with its result transposed back.
 
         Args:
             left: the slot of the operand to read as the left one, and the order of its axes.
@@ -140,7 +140,7 @@ def match_windows(node: Node, view: View) -> Optimization | None:
 
 
 def _known(node: Node, view: View) -> Dot | None:
-    """The axes of a half dot; ``None`` if a dimension or a label is unknown."""
+    """Returns the axes of a half dot; ``None`` if a dimension or a label is unknown."""
     if "labels" not in node.attributes or not view.computes_half(node):
         return None
     left, right, out = labels_of(view.graph, node)
@@ -149,14 +149,14 @@ def _known(node: Node, view: View) -> Dot | None:
     return Dot((left, right), out, sizes) if len(sizes) == len({*left, *right}) else None
 
 
-def swapped(dot: Dot) -> tuple[Operation, ...]:
-    """The dot with its operands swapped, and its result transposed back."""
+def swapped(dot: Dot) -> tuple[ExpressionStep, ...]:
+    """Returns the dot with its operands swapped, and its result transposed back."""
     left, right = dot.operands
     return dot.steps((1, right), (0, left), dot.batch, dot.contracted)
 
 
-def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ...] | None:
-    """A dot that gives its result in the order of the transpose after it.
+def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[ExpressionStep, ...] | None:
+    """Returns a dot that gives its result in the order of the transpose after it.
 
     Args:
         dot: the axes of the dot.
@@ -180,8 +180,8 @@ def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ..
 
 def operand_in_order(
     dot: Dot, slot: int, permutation: Sequence[int]
-) -> tuple[Operation, ...] | None:
-    """A dot that reads an operand as it was before its transpose.
+) -> tuple[ExpressionStep, ...] | None:
+    """Returns a dot that reads an operand as it was before its transpose.
 
     Args:
         dot: the axes of the dot.
@@ -201,6 +201,6 @@ def operand_in_order(
 
 
 def _with_free_axes(labels: Labels, free: Labels, slot: int) -> tuple[int, Labels]:
-    """A slot and its labels, of which the free ones come in a given order at their positions."""
+    """Returns a slot and its labels, with the free labels in the given order."""
     order = iter(free)
     return slot, [next(order) if label in free else label for label in labels]

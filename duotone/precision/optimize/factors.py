@@ -53,7 +53,7 @@ def match_passing(node: Node, view: View) -> Optimization | None:
 
 
 def _factored(node: Node, view: View) -> tuple[int, int, tuple[tuple[int, int], ...], bool] | None:
-    """The value to sum up, its reader, the factors with their readers, and if the sign changes."""
+    """Returns the value to sum, its reader, the factors and their readers, and the sign."""
     if not view.is_full(node):
         return None
     axes = view.axes(node)
@@ -70,14 +70,14 @@ def _factored(node: Node, view: View) -> tuple[int, int, tuple[tuple[int, int], 
 
 
 def _is_on_shortcut(view: View, value: int) -> bool:
-    """True if a shortcut reads a value too: a node after the next dot, or a second sum."""
+    """Returns True if a shortcut reads a value too: a node after the next dot, or a second sum."""
     readers = [reader for reader, _ in view.readers(value)]
     sums = sum(Trait.SUMS_AXES in reader.traits for reader in readers)
     return sums > 1 or any(view.levels.is_far(value, reader.index) for reader in readers)
 
 
 def parts_of(view: View, made: Node, axes: Sequence[int]) -> tuple[int | None, int | None]:
-    """The operand of ``made``, and the factor that all terms of a sum over ``axes`` share.
+    """Returns the operand of ``made``, and the factor that all terms of a sum over ``axes`` share.
 
     The factor is ``None`` if ``made`` changes the sign. Both are ``None`` for other operations.
     """

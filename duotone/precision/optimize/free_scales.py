@@ -110,7 +110,7 @@ def _scaled(view: View, value: int) -> _Scaled | None:
 
 
 def _power(view: View, node: Node, powers: Mapping[int, int]) -> int | None:
-    """The power of the factor in a node's result; ``None`` if it is not proportional to one.
+    """Returns the power of the factor in a node's result; ``None`` if not proportional.
 
     A half result with the factor could leave the range of half, so it counts as ``None`` too.
     """
@@ -124,7 +124,7 @@ def _power(view: View, node: Node, powers: Mapping[int, int]) -> int | None:
 
 
 def _power_of(node: Node, powers: Sequence[int]) -> int | None:
-    """The power of the factor in a node's result, from the powers in its operands."""
+    """Returns the power of the factor in a node's result, from the powers in its operands."""
     traits = node.traits
     if not traits.isdisjoint(_LIKE_OPERAND):
         return powers[0]
@@ -141,10 +141,10 @@ def _power_of(node: Node, powers: Sequence[int]) -> int | None:
 
 
 def _small_values(view: View, found: Recompute, scaled: _Scaled) -> frozenset[int] | None:
-    """The small values with the factor that must be recomputed with the value.
+    """Returns the small values with the factor that must be recomputed with the value.
 
-    Later nodes read them, or operations that are recomputed already. ``None`` if one of them is
-    not small, or not computed from the value and from numbers.
+    Later nodes read them, or operations that are recomputed already. The result is ``None`` if one
+    of them is not small, or not computed from the value and from numbers.
     """
     values, nodes = view.graph.values, view.graph.nodes
     stack = [value for _, value in scaled.reads]
@@ -172,7 +172,7 @@ def _small_values(view: View, found: Recompute, scaled: _Scaled) -> frozenset[in
 def _without_divisor(
     view: View, found: Recompute, scaled: _Scaled, product: Product, small: frozenset[int]
 ) -> Recompute:
-    """The plan in which a value is recomputed without its factor."""
+    """Returns the plan in which a value is recomputed without its factor."""
     sites = {(site.body, site.level): site for site in found.sites}
     reads = dict(found.reads)
     for reader, read in scaled.reads:

@@ -12,7 +12,7 @@ from duotone.graph.graph import Graph, Node
 
 
 def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
-    """The labels of the axes of a dot's left operand, right operand and result."""
+    """Returns the labels of the axes of a dot's left operand, right operand and result."""
     labels = dot.attributes["labels"]
     assert isinstance(labels, tuple)
     left, right = (len(graph.values[value].shape) for value in dot.inputs)
@@ -22,7 +22,7 @@ def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
 def renamed(
     graph: Graph, summed: Node, shared: int, theirs: Sequence[int], out: Sequence[int]
 ) -> list[int] | None:
-    """The labels of a dot's result in the numbering of another dot; ``None`` if they do not fit.
+    """Returns the labels of a dot's result in another dot's numbering, or ``None``.
 
     Args:
         graph: the program.

@@ -39,7 +39,7 @@ _Term = tuple[Node, list[int]]
 def match(node: Node, view: View) -> Optimization | None:
     """Matches a carry of a loop of known length that only sums up half dots."""
     body, carried = view.graph.bodies[node.body], view.value(node.outputs[0])
-    # No sum of integers, none that the user keeps in half, and no loop of unknown length.
+    # This excludes sums of integers, sums kept in half by the user, and loops of unknown length.
     if Trait.SUMS not in node.traits or not view.is_full(node) or body.until >= 0:
         return None
     terms = _terms(node, view)
@@ -60,7 +60,7 @@ def match(node: Node, view: View) -> Optimization | None:
 
 
 def _terms(node: Node, view: View) -> list[_Term]:
-    """The dots whose sum with the carry is its next value; empty if something else is."""
+    """Returns the dots whose sum with the carry is its next value; empty if something else is."""
     terms: list[_Term] = []
     carried = 0
     open_values = [node.inputs[1]]
@@ -82,7 +82,7 @@ def _terms(node: Node, view: View) -> list[_Term]:
 
 
 def _fits(node: Node, view: View) -> bool:
-    """True if the stacks of all sums of a loop are no larger than the slices that it reads."""
+    """Checks if the stacks of all sums of a loop are no larger than the slices that it reads."""
     loop = [other for other in view.having(Trait.CARRIES) if other.body == node.body]
     loop = [other for other in loop if Trait.SUMS in other.traits]
     dots = [dot for other in loop for dot, _ in _terms(other, view)]

@@ -41,7 +41,7 @@ NOBODY = -1
 """The reader of a value's first computation, which nothing recomputes."""
 
 
-class Operation(NamedTuple):
+class ExpressionStep(NamedTuple):
     """One step of an expression.
 
     Attributes:
@@ -59,7 +59,7 @@ class Expression:
     """A list of steps under construction; each call adds one and returns its position."""
 
     def __init__(self) -> None:
-        self._steps: list[Operation] = []
+        self._steps: list[ExpressionStep] = []
 
     def __call__(self, name: str, *of: int, to: Sequence[Any] = ()) -> int:
         """Adds a step.
@@ -69,7 +69,7 @@ class Expression:
             *of: positions of the steps that give its operands.
             to: its other parameters.
         """
-        self._steps.append(Operation(name, of, tuple(to)))
+        self._steps.append(ExpressionStep(name, of, tuple(to)))
         return len(self._steps) - 1
 
     def read(self, value: int, reader: int, paint: Paint | None = Paint.FULL) -> int:
@@ -77,7 +77,7 @@ class Expression:
         return self("read", to=(value, reader, paint))
 
     @property
-    def steps(self) -> tuple[Operation, ...]:
+    def steps(self) -> tuple[ExpressionStep, ...]:
         """All steps; the last one gives the result."""
         return tuple(self._steps)
 
@@ -100,7 +100,7 @@ class Optimization:
     Attributes:
         name: the name of the optimization in the registry.
         node: the index of the operation.
-        reason: what it gains here, for people.
+        reason: its gain here, in words.
         steps: the expression.
         full: operations that must keep their float32 accumulators for it.
         also: optimizations of other operations that it needs.
@@ -109,12 +109,12 @@ class Optimization:
     name: str
     node: int
     reason: str
-    steps: tuple[Operation, ...]
+    steps: tuple[ExpressionStep, ...]
     full: tuple[int, ...] = ()
     also: tuple[Optimization, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
-        """Nodes that must be applied one by one for it: the makers of all values that it reads.
+        """Returns the nodes to apply one by one for it: the makers of all values that it reads.
 
         The operands of the operation itself need no entry, since they are available in any case.
         """

@@ -25,7 +25,7 @@ from duotone.precision.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class RegistryRow:
     """One row of the registry.
 
     Attributes:
@@ -54,49 +54,49 @@ class Entry:
 
 
 REGISTRY = (
-    Entry(
+    RegistryRow(
         "trilinear",
         "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
         "the kernel of dot(g, v) also computes the gradient of an attention's scores",
         trilinear.match,
         Trait.SUMS_AXES,
     ),
-    Entry(
+    RegistryRow(
         "factors",
         "sum(-(g * s)) = -(s * sum(g))",
         "the gradients of a mean and of a bias become one sum, so g is read once less",
         factors.match,
         Trait.SUMS_AXES,
     ),
-    Entry(
+    RegistryRow(
         "passing_factors",
         "sum(-(g * s)) = -(s * sum(g)), where no other sum and nothing after a dot reads g",
         "as factors; where a shortcut reads g too, one sum less made the schedule worse",
         factors.match_passing,
         Trait.SUMS_AXES,
     ),
-    Entry(
+    RegistryRow(
         "picks",
         "gather(x - m - s, at) = gather(x, at) - m - s",
         "if one word per token is picked, the log-probabilities of all words are never written",
         picks.match,
         Trait.GATHERS,
     ),
-    Entry(
+    RegistryRow(
         "one_hot",
         "zeros + update at index = select(iota == index, zeros + update, zeros)",
         "the gradient of picked logits fuses into the kernel that reads it",
         scatters.match,
         Trait.ADDS_INTO,
     ),
-    Entry(
+    RegistryRow(
         "loop_sums",
         "c = c + dot(a[t], b[t]) for every t = c + dot(a, b), contracted over t too",
         "the loop does not read and write the gradient of a recurrent weight in every iteration",
         loop_sums.match,
         Trait.CARRIES,
     ),
-    Entry(
+    RegistryRow(
         "dot_orders",
         "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
         "all dots of one large array use one layout of it, so it is written once",
@@ -104,7 +104,7 @@ REGISTRY = (
         Trait.EINSUM,
         layer=Layer.BINDING,
     ),
-    Entry(
+    RegistryRow(
         "swapped_rows",
         "transpose(dot(a, b)) = dot(b, a), for dots in the form rows",
         "the gradient of a weight has the layout of the weight and is not copied",
@@ -112,7 +112,7 @@ REGISTRY = (
         Trait.EINSUM,
         layer=Layer.BINDING,
     ),
-    Entry(
+    RegistryRow(
         "window_dots",
         "convolution whose windows tile the image = dot(image reshaped to windows, filters)",
         "XLA has a bfloat16 kernel for dots and none for convolutions",
@@ -120,7 +120,7 @@ REGISTRY = (
         Trait.CONTRACTS,
         layer=Layer.BINDING,
     ),
-    Entry(
+    RegistryRow(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, also where JAX derives it",
@@ -128,55 +128,55 @@ REGISTRY = (
         Trait.EINSUM,
         layer=Layer.DERIVATIVE,
     ),
-    Entry(
+    RegistryRow(
         "recompute",
         "f(x) read later = f(x) recomputed later, from an x that is in memory",
         "results of transcendental functions are not stored for the backward pass",
         elsewhere="precision/optimize/residuals.py",
     ),
-    Entry(
+    RegistryRow(
         "recompute_very_expensive",
         "as recompute, for an f that contains a complementary error function (erfc)",
         "as recompute; the compiler recomputes all other functions by itself",
         elsewhere="precision/optimize/residuals.py",
     ),
-    Entry(
+    RegistryRow(
         "normalized_softmax",
         "e read later = (e / s) * (s / sum(e / s)), for s = sum(e)",
         "a softmax stores neither exponentials nor scores: dots read its normalized result anyway",
         elsewhere="precision/optimize/residuals.py",
     ),
-    Entry(
+    RegistryRow(
         "free_scales",
         "f(e, s) read later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
         "the sum of a softmax is not stored, so that the softmax is one kernel",
         elsewhere="precision/optimize/free_scales.py",
     ),
-    Entry(
+    RegistryRow(
         "row_statistics",
         "m, s read later = max(x), sum(exp(x - m)) recomputed, from an x in memory",
         "a kernel that recomputes exponentials has whole rows, so the gradient is one kernel",
         elsewhere="precision/optimize/row_statistics.py",
     ),
-    Entry(
+    RegistryRow(
         "rounded_once",
         "all readers of a rounded x from which exponentials are recomputed read the rounded x",
         "a compiler that drops roundings would compare exponentials of two different numbers",
         elsewhere="precision/optimize/residuals.py",
     ),
-    Entry(
+    RegistryRow(
         "materialize_widened",
         "float32(x) = float32(half x in memory), for several readers of the result x of a dot",
         "the compiler would write a float32 copy of x for all of them",
         elsewhere="precision/casts/cast_plan.py",
     ),
-    Entry(
+    RegistryRow(
         "materialize_parts",
         "as materialize_widened, for an x that is concatenated, or a sum of several dots",
         "the compiler would concatenate the parts twice, or write their sum in float32",
         elsewhere="precision/casts/cast_plan.py",
     ),
-    Entry(
+    RegistryRow(
         "materialize_rows",
         "as materialize_widened, for the result x of a kernel of whole rows (see row_statistics)",
         "the compiler would write x in float32 for dots and sums",
@@ -212,15 +212,15 @@ class Optimizations:
     reductions: Reductions = NO_REDUCTIONS
 
     def named(self, name: str) -> dict[int, Optimization]:
-        """The optimizations with a given name, by node."""
+        """Returns the optimizations with a given name, by node."""
         return {found.node: found for found in self.found.values() if found.name == name}
 
     def at(self, node: int, layer: Layer = Layer.RESULT) -> Optimization | None:
-        """The optimization of a node, if it has one."""
+        """Returns the optimization of a node, if it has one."""
         return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be applied one by one, whatever their precision.
+        """Returns the nodes that must be applied one by one, whatever their precision.
 
         Includes the makers of the values that an optimization reads; they may be in a nested call.
         """
@@ -233,7 +233,7 @@ class Optimizations:
 def switched_on(
     device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
 ) -> frozenset[str]:
-    """The names of the optimizations in effect.
+    """Returns the names of the optimizations in effect.
 
     Args:
         device: the names of those that the device gains from.
@@ -274,7 +274,7 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
 
 
 def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Painting:
-    """The painting, in which dots that optimizations need unrounded keep their accumulators."""
+    """Returns the painting; dots whose results must not be rounded keep their accumulators."""
     store, rules = list(painting.store), list(painting.rules)
     for index in {node for optimization in optimizations for node in optimization.full}:
         if store[index] is Paint.HALF:
@@ -285,7 +285,7 @@ def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Paintin
 def reasons_by_operation(
     graph: Graph, plan: CastPlan, optimizations: Optimizations
 ) -> dict[int, tuple[tuple[str, str], ...]]:
-    """For each operation concerned, the name and the reason of each of its optimizations.
+    """Returns, for each operation concerned, name and reason of each of its optimizations.
 
     Args:
         graph: the program.
@@ -295,7 +295,7 @@ def reasons_by_operation(
     found: dict[int, list[tuple[str, str]]] = {}
     for optimization in optimizations.found.values():
         stacked = [step.to[0] for step in optimization.steps if step.name == "stacked"]
-        for shown in stacked or [optimization.node]:  # a loop's carry is no operation of the user's
+        for shown in stacked or [optimization.node]:  # a loop's carry is not the user's operation
             found.setdefault(shown, []).append((optimization.name, optimization.reason))
     materialized = (
         (cast.value, cast.materialized, f"widened by each of {len(cast.readers)} readers")

@@ -21,7 +21,7 @@ class View:
 
     Attributes:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         known: gives the interval of a value, or ``None``.
     """
@@ -39,7 +39,7 @@ class View:
         self.known = known
 
     def repainted(self, painting: Painting) -> Self:
-        """The same program in other precisions."""
+        """Returns the same program in other precisions."""
         found = copy.copy(self)
         found.painting = painting
         return found
@@ -58,62 +58,62 @@ class View:
         return found
 
     def having(self, trait: Trait) -> list[Node]:
-        """All nodes with a trait, in program order."""
+        """Returns all nodes with a trait, in program order."""
         families = [nodes for traits, nodes in self._families.items() if trait in traits]
         return sorted(itertools.chain(*families), key=lambda node: node.index)
 
     def value(self, index: int) -> Value:
-        """The value with an index."""
+        """Returns the value with an index."""
         return self.graph.values[index]
 
     def shape(self, value: int) -> tuple[object, ...]:
-        """The shape of a value."""
+        """Returns the shape of a value."""
         return self.graph.values[value].shape
 
     def maker(self, value: int) -> Node | None:
-        """The node that makes a value; ``None`` for arguments and constants."""
+        """Returns the node that makes a value; ``None`` for arguments and constants."""
         producer = self.graph.values[value].producer
         return self.graph.nodes[producer] if producer >= 0 else None
 
     def maker_in_body(self, node: Node, value: int) -> Node | None:
-        """The node that makes a value, if it runs in the same body as ``node``."""
+        """Returns the node that makes a value, if it runs in the same body as ``node``."""
         made = self.maker(value)
         return made if made is not None and made.body == node.body else None
 
     def full_maker(self, node: Node, value: int) -> Node | None:
-        """The node that makes a value, if it runs in ``node``'s body and is full throughout."""
+        """Returns the maker of a value, if it is in ``node``'s body and full throughout."""
         made = self.maker_in_body(node, value)
         return made if made is not None and self.painting.is_full(made) else None
 
     def readers(self, value: int) -> list[tuple[Node, int]]:
-        """The nodes that read a value, each with the slot."""
+        """Returns the nodes that read a value, each with the slot."""
         return [(self.graph.nodes[reader], slot) for reader, slot in self.graph.consumers[value]]
 
     def only_reader(self, value: int) -> Node | None:
-        """The node that reads a value, if there is exactly one reader."""
+        """Returns the node that reads a value, if there is exactly one reader."""
         readers = self.graph.consumers[value]
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
     def is_full(self, node: Node) -> bool:
-        """True if a node could be half, but computes and stores full."""
+        """Returns True if a node could be half, but computes and stores full."""
         return self.painting.is_full(node)
 
     def computes_half(self, node: Node) -> bool:
-        """True if a node takes its operands in half."""
+        """Returns True if a node takes its operands in half."""
         return self.painting.compute[node.index] is Paint.HALF
 
     def is_stored_half(self, value: int) -> bool:
-        """True if a value is in memory in half."""
+        """Returns True if a value is in memory in half."""
         return self.graph.stored(self.painting.store, self.graph.values[value]) is Paint.HALF
 
     def axes(self, node: Node, name: str = "axes") -> tuple[int, ...]:
-        """An attribute of a node that names axes; empty if it has no such attribute."""
+        """Returns an attribute of a node that names axes; empty if it has no such attribute."""
         axes = node.attributes.get(name, ())
         assert isinstance(axes, tuple)
         return axes
 
     def is_common(self, factor: int, shape: Sequence[object], axes: Sequence[int]) -> bool:
-        """True if a factor is the same for all elements along some axes.
+        """Returns True if a factor is the same for all elements along some axes.
 
         Args:
             factor: the index of a value.

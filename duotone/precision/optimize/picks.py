@@ -63,7 +63,7 @@ def _picks_few(node: Node, view: View) -> bool:
 
 
 def _chain(node: Node, view: View) -> list[int] | None:
-    """The values to compute after picking, in program order; ``None`` if that does not pay."""
+    """Returns values to compute after picking, in program order; ``None`` if that does not pay."""
     chain: set[int] = set()
     roots: set[int] = set()
     shape = view.shape(node.inputs[0])
@@ -92,7 +92,7 @@ def _chain(node: Node, view: View) -> list[int] | None:
 
 
 def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
-    """True if a value is constant along all axes along which it has another size than the operand.
+    """Checks if a value is constant along all axes where its size differs from the operand's.
 
     No such axis may be one that the operand and the indices of the gather share.
     """
@@ -103,7 +103,7 @@ def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
 
 
 def _is_in_memory(root: int, chain: set[int], view: View) -> bool:
-    """True if a root is in memory in any case: it has other readers, or is an argument."""
+    """Returns True if a root is in memory in any case: it has other readers, or is an argument."""
     makers = {view.value(value).producer for value in chain}
     others = [reader for reader, _ in view.graph.consumers[root] if reader not in makers]
     return bool(others) or view.value(root).producer < 0

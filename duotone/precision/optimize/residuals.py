@@ -108,7 +108,7 @@ class Recompute:
         return frozenset().union(*(site.recomputed for site in self.sites))
 
     def reasons(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
-        """For each value that changes: the value, the name of the optimization, and the reason.
+        """Yields each value that changes, the name of the optimization, and the reason.
 
         Args:
             on: the names of the optimizations in effect.
@@ -128,7 +128,7 @@ class Recompute:
             yield value, "rounded_once", "rounded for all its readers, not for some"
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be applied one by one: readers, and the makers of what they read."""
+        """Returns the nodes to apply one by one: readers, and the makers of what they read."""
         found = {reader for reader, _ in self.reads}
         for value in self.recomputed:
             maker = graph.values[value].producer
@@ -175,7 +175,7 @@ _SCALES = frozenset({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES})
 
 
 def _grows(graph: Graph, value: int) -> bool:
-    """True if a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
+    """Checks if a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
     node = graph.nodes[graph.values[value].producer]
     if Trait.EXPONENTIAL not in node.traits:
         return False
@@ -255,7 +255,7 @@ class _Planner:
                     self.reads[node.index, value] = site.index
 
     def _is_available(self, value: int, site: _OpenSite, body: int) -> bool:
-        """True if a site recomputes a value, or can recompute it from its roots.
+        """Returns True if a site recomputes a value, or can recompute it from its roots.
 
         A value of another body is not available, since its operands may not enter this one.
         """
@@ -309,7 +309,7 @@ class _Planner:
             site.roots |= roots
 
     def _product(self, node: Node, value: Value, far: list[int]) -> Product | None:
-        """A normalized value that is in memory anyway, from which a value can be recomputed.
+        """Returns a normalized value in memory from which a value can be recomputed.
 
         Dots read the exponentials of a softmax normalized, now and later. This requires that the
         value fits half, so that its sum is finite; that the normalized value is as exact as other
@@ -332,7 +332,7 @@ class _Planner:
         return None
 
     def _summed_axes(self, divisor: int, value: int) -> tuple[int, ...]:
-        """The axes along which ``divisor`` is a sum of ``value``, reshaped at most."""
+        """Returns the axes along which ``divisor`` is a sum of ``value``, reshaped at most."""
         while (producer := self.graph.values[divisor].producer) >= 0:
             node = self.graph.nodes[producer]
             if Trait.SUMS_AXES in node.traits and node.inputs[0] == value:
@@ -344,7 +344,7 @@ class _Planner:
         return ()
 
     def _is_read_half(self, value: int) -> bool:
-        """True if all readers of a value read it in half."""
+        """Returns True if all readers of a value read it in half."""
         return all(self.view.computes_half(reader) for reader, _ in self.view.readers(value))
 
     def _may_read_recomputed(self, reader: int, body: int) -> bool:
@@ -353,11 +353,11 @@ class _Planner:
         return node.body == body and Trait.STRUCTURAL not in node.traits and not compares
 
     def _is_kept(self, value: int) -> bool:
-        """True if a value is in memory for far readers whatever is decided here."""
+        """Returns True if a value is in memory for far readers whatever is decided here."""
         return value in self.kept and self._has_far_readers(value)
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
-        """The values to recompute for one value, including it, and their large roots."""
+        """Returns the values to recompute for one value, including it, and their large roots."""
         chain: set[int] = set()
         roots: set[int] = set()
         stack = [value.index]
@@ -381,7 +381,7 @@ class _Planner:
         return (chain, roots) if chain else None
 
     def _costs_nothing(self, operand: Value, value: Value) -> bool:
-        """True if reading an operand costs nothing next to ``value``: it is small or constant."""
+        """Checks if reading an operand costs nothing next to ``value``: it is small or constant."""
         if operand.index == value.index:
             return False
         if operand.constant is not None or not operand.shape:

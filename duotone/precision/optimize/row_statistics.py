@@ -32,7 +32,7 @@ _STATISTICS = frozenset({Trait.EXTREMA, Trait.SUMS_AXES})
 
 
 def fits_kernel(view: View, value: int, axes: tuple[int, ...]) -> bool:
-    """True if a reduction of a value is along its last axis, and a row fits into one kernel."""
+    """Checks if a reduction of a value is along its last axis, and a row fits into one kernel."""
     shape = view.shape(value)
     length = shape[-1] if shape else 0
     return axes == (len(shape) - 1,) and isinstance(length, int) and length <= LONGEST_ROW
@@ -89,15 +89,15 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
 
 
 def _sources(found: Recompute, site: Site) -> Set[int]:
-    """The values at a site whose rows can be summed up there.
+    """Returns the values at a site whose rows can be summed up there.
 
-    A value that is recomputed from its normalized form is no source, since that needs its sum.
+    A value that is recomputed from its normalized form is not a source, since that needs its sum.
     """
     return (site.recomputed | site.roots) - found.products.keys()
 
 
 def _has_exponentials(view: View, found: Recompute, site: Site) -> bool:
-    """True if a site recomputes an exponential from its operand."""
+    """Returns True if a site recomputes an exponential from its operand."""
     graph = view.graph
     return any(
         Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
@@ -106,7 +106,7 @@ def _has_exponentials(view: View, found: Recompute, site: Site) -> bool:
 
 
 def _statistics(view: View, value: int, sources: Set[int]) -> frozenset[int]:
-    """The small values to recompute for one, from rows of ``sources``; empty if it needs others."""
+    """Returns the small values to recompute for one from rows of ``sources``; else empty."""
     found: set[int] = set()
     stack, of_rows = [value], False
     while stack:
@@ -167,7 +167,7 @@ def materialize_rows(view: View, plan: CastPlan, found: Recompute, on: frozenset
 
 
 def _made_of_rows(view: View, found: Recompute) -> set[int]:
-    """The values that one kernel makes from exponentials recomputed in whole rows."""
+    """Returns the values that one kernel makes from exponentials recomputed in whole rows."""
     graph, levels = view.graph, view.levels
     rows = {index for index, site in enumerate(found.sites) if _has_rows(view, found, site)}
     waiting = [
@@ -192,7 +192,7 @@ def _made_of_rows(view: View, found: Recompute) -> set[int]:
 
 
 def _has_rows(view: View, found: Recompute, site: Site) -> bool:
-    """True if a kernel that recomputes the values of a site sums up rows of them."""
+    """Returns True if a kernel that recomputes the values of a site sums up rows of them."""
     return not found.statistics.isdisjoint(site.recomputed) or any(
         fits_kernel(view, value, found.products[value].axes)
         for value in site.recomputed & found.products.keys()

@@ -36,7 +36,7 @@ from duotone.graph.graph import SMALL, Node, Paint
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.factors import parts_of, write_factor
 from duotone.precision.optimize.labels import labels_of, renamed
-from duotone.precision.optimize.optimization import NOBODY, Expression, Operation, Optimization
+from duotone.precision.optimize.optimization import NOBODY, Expression, ExpressionStep, Optimization
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.rules import Rule
 
@@ -61,7 +61,7 @@ class _Term:
     negative: bool = False
 
     def times(self, other: _Term) -> _Term:
-        """The other's value, with the factors of both."""
+        """Returns the other's value, with the factors of both."""
         return _Term(
             other.value,
             self.factors + other.factors,
@@ -79,7 +79,7 @@ class _Finder:
         self._axes = view.axes(node)
 
     def find(self) -> Optimization | None:
-        """The optimization of the sum and of the shares' dot; ``None`` if none pays."""
+        """Returns the optimization of the sum and of the shares' dot; ``None`` if none pays."""
         if not self._added() >= SMALL:
             return None
         for whole in self._peeled(self._node.inputs[0]):
@@ -99,7 +99,7 @@ class _Finder:
     def _of_shares(
         self, summed: Node, order: Sequence[int], product: _Term, other: int
     ) -> Optimization | None:
-        """The optimization, if another dot reads ``other``, or the shares of which it is parts."""
+        """Returns the optimization, if another dot reads ``other`` or the whole shares."""
         for rest in self._peeled(other):
             for shares, division in self._shares(rest):
                 for dot, slot in self._view.readers(shares.value):
@@ -111,7 +111,7 @@ class _Finder:
         return None
 
     def _added(self) -> float:
-        """The number of terms of the sum."""
+        """Returns the number of terms of the sum."""
         return _elements(self._view.shape(self._node.inputs[0]), self._axes)
 
     def _maker(self, value: int) -> Node | None:
@@ -121,7 +121,7 @@ class _Finder:
         return self._view.full_maker(self._node, value)
 
     def _is_dot(self, node: Node) -> bool:
-        """True if a node is an unpinned dot in the sum's body that reads both operands in half."""
+        """Checks if a node is an unpinned dot of the sum's body with two half operands."""
         return (
             "labels" in node.attributes
             and node.body == self._node.body
@@ -131,12 +131,12 @@ class _Finder:
         )
 
     def _alike(self, made: Node, *operands: int) -> bool:
-        """True if operands are as large as a node's result, instead of being broadcast to it."""
+        """Checks if operands are as large as a node's result, instead of being broadcast to it."""
         shape = self._view.shape(made.outputs[0])
         return all(self._view.shape(operand) == shape for operand in operands)
 
     def _peeled(self, value: int) -> Iterator[_Term]:
-        """A value, then the same value without one common factor, without two, and so on."""
+        """Yields a value, then the same value without one common factor, without two, and so on."""
         term: _Term | None = _Term(value)
         for _ in range(_LONGEST_CHAIN):
             if term is None:
@@ -157,15 +157,12 @@ class _Finder:
         return _Term(operand, factors=((factor, made.index),))
 
     def _combines(self, made: Node, operand: int, factor: int) -> bool:
-        """True if a node combines ``operand`` with a value that all terms of the sum share."""
+        """Checks if a node combines ``operand`` with a value that all terms of the sum share."""
         shape = self._view.shape(made.outputs[0])
         return self._alike(made, operand) and self._view.is_common(factor, shape, self._axes)
 
     def _shares(self, term: _Term) -> Iterator[tuple[_Term, Node]]:
-        """The shares, if the value of ``term`` is shares or their numerators.
-
-        Yields each with the node that divides.
-        """
+        """Yields shares with the node that divides, if ``term`` is shares or their numerators."""
         made = self._full(term.value)
         if made is not None and self._is_softmax(made):
             yield term, made
@@ -175,7 +172,7 @@ class _Finder:
                 yield term.times(_Term(division.outputs[0], factors=(divisor,))), division
 
     def _is_softmax(self, division: Node) -> bool:
-        """True if a node divides exponentials by their sum over the same axes as the sum's.
+        """Returns True if a node divides exponentials by their sum over the same axes as the sum's.
 
         For numbers of both signs the test fails, since the sum of their roundings may be far off.
         """
@@ -196,7 +193,7 @@ class _Finder:
         )
 
     def _unshaped(self, value: int) -> Node | None:
-        """The node that makes the elements of a value in this order; reshapes are passed over."""
+        """Returns the node that makes the elements of a value in this order, through reshapes."""
         size = self._view.value(value).size
         while (made := self._full(value)) is not None and Trait.RESHAPES in made.traits:
             value = made.inputs[0]
@@ -205,7 +202,7 @@ class _Finder:
         return made
 
     def _dot(self, value: int) -> tuple[Node | None, Sequence[int]]:
-        """The dot that makes a value, and the permutation of its result."""
+        """Returns the dot that makes a value, and the permutation of its result."""
         made = self._maker(value)
         order: Sequence[int] = range(len(self._view.shape(value)))
         if made is not None and Trait.TRANSPOSES in made.traits:
@@ -222,7 +219,7 @@ class _Finder:
         term: _Term,
         division: Node,
     ) -> Optimization | None:
-        """The optimization, if both dots and the sum are one trilinear form.
+        """Returns the optimization, if both dots and the sum are one trilinear form.
 
         Args:
             summed: the dot whose result the sum's operand is a product of.
@@ -277,8 +274,8 @@ class _Finder:
         result: int,
         axes: tuple[tuple[int, ...], tuple[int, ...]],
         term: _Term,
-    ) -> tuple[Operation, ...]:
-        """The sum of products with a result, along ``axes[0]``, permuted by ``axes[1]``."""
+    ) -> tuple[ExpressionStep, ...]:
+        """Returns the sum of products with a result, along ``axes[0]``, permuted by ``axes[1]``."""
         node, view, write = self._node, self._view, Expression()
         plain = write("own", write.read(node.inputs[0], node.index))
         rounded = write("rounded", write.read(operand, summed.index))
@@ -292,8 +289,8 @@ class _Finder:
 
     def _dot_of_shares(
         self, dot: Node, slot: int, division: Node, axes: tuple[tuple[int, ...], tuple[int, ...]]
-    ) -> tuple[Operation, ...]:
-        """The dot of the numerators, divided by their sum.
+    ) -> tuple[ExpressionStep, ...]:
+        """Returns the dot of the numerators, divided by their sum.
 
         Dot and sum read the same rounded numerators, so that their shares add up to 1.
         """
@@ -310,6 +307,6 @@ class _Finder:
 
 
 def _elements(shape: Sequence[object], axes: Sequence[int]) -> float:
-    """The number of elements along some axes; NaN if a dimension is symbolic."""
+    """Returns the number of elements along some axes; NaN if a dimension is symbolic."""
     sizes = [shape[axis] for axis in axes]
     return math.prod([float(size) if isinstance(size, int) else math.nan for size in sizes])

@@ -24,7 +24,7 @@ _MOVES = frozenset({Trait.RESHAPES, Trait.TRANSPOSES})
 def match_weight(node: Node, view: View) -> Optimization | None:
     """Matches a half dot with an operand that is an argument of the program, moved at most.
 
-    If both operands are, the one that is no slice in a loop comes first (a slice is the input of
+    If both operands are, the one that is not a slice in a loop comes first (a slice is the input of
     one step of a recurrent network), and then the smaller one: the other is likely an activation.
     """
     found: list[tuple[bool, int, int, int]] = []
@@ -43,5 +43,5 @@ def match_weight(node: Node, view: View) -> Optimization | None:
 
 
 def _moves(node: Node) -> bool:
-    """True if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
+    """Checks if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
     return not node.traits.isdisjoint(_MOVES) and Trait.REPEATS not in node.traits

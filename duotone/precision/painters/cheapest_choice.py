@@ -58,7 +58,7 @@ class Choice:
                 self._total += 2 * cost(value) * (len(read) + 1)
 
     def solve(self) -> list[Paint]:
-        """The precision of each node; among the cheapest choices, the one with most half nodes."""
+        """Returns each node's precision; among the cheapest, the choice with most half nodes."""
         self._labels.prefer(HALF, half=self._total)
         self._labels.prefer(FULL, full=self._total)
         found = self._labels.solve()
@@ -66,7 +66,7 @@ class Choice:
 
 
 def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
-    """The cost of all casts of a painting in which each node has one precision."""
+    """Returns the cost of all casts of a painting in which each node has one precision."""
     total = 0
     for value, fixed, readers in _values(graph):
         stored = paints[value.producer] if fixed is None else fixed
@@ -76,7 +76,7 @@ def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
 
 
 def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
-    """Values that may be cast, with the fixed storage and the readers of each.
+    """Yields values that may be cast, with the fixed storage and the readers of each.
 
     The fixed storage is ``None`` if the painting of the maker decides. A reader is a node, or minus
     one minus a precision that every painting needs.

@@ -55,7 +55,7 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: rules of :data:`STEPS` that are switched off.
 
     Returns:
@@ -97,7 +97,7 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
 
 
 def _becomes_half(canvas: Canvas, node: Node, slot: int) -> bool:
-    """True if ``node`` becomes half because the operand in ``slot`` is."""
+    """Returns True if ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.entry(node.index)
     if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
         return True
@@ -120,13 +120,13 @@ def keep_state_full(canvas: Canvas) -> None:
 
 
 def _state(canvas: Canvas) -> set[int]:
-    """The nodes that are state.
+    """Returns the nodes that are state.
 
     The search starts with all nodes from which a value reaches an output without an allow operation
     and without getting smaller on the way. (A bias gradient is a sum over an activation's gradient,
-    and that activation is no state.) Then it repeatedly removes nodes that a half operation outside
-    of the set reads too, unless they are outputs themselves. A removed node is an activation that
-    happens to be returned late.
+    and that activation is not state.) Then it repeatedly removes nodes that a half operation
+    outside of the set reads too, unless they are outputs themselves. A removed node is an
+    activation that happens to be returned late.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
@@ -150,7 +150,7 @@ def _state(canvas: Canvas) -> set[int]:
 
 
 def _maker(graph: Graph, value: int) -> int:
-    """The node whose precision decides on a value, or -1.
+    """Returns the node whose precision decides on a value, or -1.
 
     The statistics of a norm and their gradients are float32 whatever the precision of the node's
     other results.
@@ -178,7 +178,7 @@ def _leading_to(
     *,
     pieces: bool = False,
 ) -> set[int]:
-    """Nodes from which a value reaches an output without getting smaller.
+    """Returns the nodes from which a value reaches an output without getting smaller.
 
     Args:
         canvas: precisions.
@@ -213,7 +213,7 @@ def _leading_to(
 
 
 def _is_moving(canvas: Canvas, node: Node) -> bool:
-    """True if a node returns all or a part of one large value, or puts parts together."""
+    """Returns True if a node returns all or a part of one large value, or puts parts together."""
     entry, values = canvas.entry(node.index), canvas.graph.values
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
     one = Trait.PARTS in entry.traits or sum(value.size > 1 for value in read) == 1
@@ -242,7 +242,7 @@ def move_casts_up(canvas: Canvas) -> None:
 
 
 def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
-    """True if casting the operands of ``node`` gives the same result and costs no more."""
+    """Returns True if casting the operands of ``node`` gives the same result and costs no more."""
     values = canvas.graph.values
     if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
         return False
@@ -302,7 +302,7 @@ def keep_wide(canvas: Canvas) -> None:
 
 
 def _leads_to_an_output(canvas: Canvas, node: Node, outputs: Collection[int]) -> bool:
-    """True if a result is an output, moved or not, or arithmetic of the state reads it."""
+    """Returns True if a result is an output, moved or not, or arithmetic of the state reads it."""
     queue = list(node.outputs)
     while queue:
         value = queue.pop()

@@ -38,7 +38,7 @@ _ROUNDING = BEGINS // 64
 _GUESS = 32
 """The assumed size of an unknown dimension: a batch, a row of tokens."""
 _SMALL_WEIGHT = 4096
-"""The most elements that a constant may have for float32 to be no loss."""
+"""The most elements that a constant may have for float32 to cost nothing."""
 _PASSES = 4
 """The most choices in a row: a node that became half opens its readers."""
 
@@ -48,7 +48,7 @@ def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: a painting in which each node stores the precision in which it computes.
 
     Returns:
@@ -73,7 +73,7 @@ class _Pass:
         self._opened = [node for node in graph.nodes if self._is_open(node)]
 
     def painting(self) -> Painting:
-        """The better painting, or the same one."""
+        """Returns the better painting, or the same one."""
         before, opened = self._before.compute, {node.index for node in self._opened}
         if not opened:
             return self._before
@@ -109,7 +109,7 @@ class _Pass:
             choice.prefer(node.index, Paint.FULL, cost)
 
     def _price(self, node: Node) -> int:
-        """The cost of changing a node's precision: the bytes that it then reads and writes more."""
+        """Returns the bytes that a node reads and writes more if its precision changes."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
         if Trait.RESHAPES in node.traits:
@@ -117,7 +117,7 @@ class _Pass:
         return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
 
     def _is_open(self, node: Node) -> bool:
-        """True if either precision is right for a node."""
+        """Returns True if either precision is right for a node."""
         found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
         if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
             return False
@@ -134,13 +134,13 @@ class _Pass:
         return rule is Rule.STATE
 
     def _reads_weights(self, node: Node) -> bool:
-        """True if a node reads weights, or results from weights only, that are kept in float32."""
+        """Checks if a node reads weights kept in float32, or results of these alone."""
         read = [self._graph.values[v] for v in node.inputs]
         made = (v for v in read if v.paintable and (_is_constant(v) or v.producer in self._weights))
         return any(v.size > _SMALL_WEIGHT for v in made)
 
     def _may_belong_to_half(self, node: Node) -> bool:
-        """True if a node reads a half value, and unknown sizes hide which operand dominates."""
+        """Checks if a node reads a half value, and unknown sizes hide which operand dominates."""
         values = [self._graph.values[v] for v in (*node.inputs, *node.outputs)]
         known = all(isinstance(side, int) for value in values for side in value.shape)
         return not known and any(self._stored(v) is Paint.HALF for v in node.inputs)
@@ -149,7 +149,7 @@ class _Pass:
         return self._graph.stored(self._before.store, self._graph.values[value])
 
     def _move_half_values(self) -> set[int]:
-        """Moves of half values only: half represents their results in either precision."""
+        """Lets moves of half values be full or half: half represents their results either way."""
         found: set[int] = set()
         for node in self._graph.nodes:
             listed = self._classes.nodes[node.index]
@@ -165,23 +165,23 @@ class _Pass:
 
 
 def _is_carried(node: Node) -> bool:
-    """True for a node between a loop and its surroundings: a cast there rounds in each turn."""
+    """Returns True for a node at the border of a loop, where a cast would round each turn."""
     return Trait.STRUCTURAL in node.traits and Trait.JOINS not in node.traits
 
 
 def _cost(value: Value) -> int:
-    """The cost of a cast, in bytes."""
+    """Returns the cost of a cast, in bytes."""
     return BEGINS + 6 * _elements(value)
 
 
 def _elements(value: Value) -> int:
-    """The number of elements of a float32 value."""
+    """Returns the number of elements of a float32 value."""
     sides = (side if isinstance(side, int) else _GUESS for side in value.shape)
     return math.prod(sides) if value.paintable else 0
 
 
 def _of_weights(graph: Graph) -> set[int]:
-    """Nodes whose float32 operands are all constants, or results of such nodes."""
+    """Returns nodes whose float32 operands are all constants, or results of such nodes."""
     found: set[int] = set()
     for node in graph.nodes:
         read = [graph.values[v] for v in node.inputs if graph.values[v].paintable]

@@ -33,7 +33,7 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: ignored, since no rule of this painter can be switched off.
 
     Returns:
@@ -58,12 +58,12 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
 
 
 def _bytes(value: Value) -> int:
-    """The bytes that a cast reads and writes; an unknown dimension counts as 1."""
+    """Returns the bytes that a cast reads and writes; an unknown dimension counts as 1."""
     return max(value.bytes(half=True) + value.bytes(half=False), 1)
 
 
 def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
-    """Nodes downstream of an allow operation with nothing denied in between."""
+    """Returns nodes downstream of an allow operation with nothing denied in between."""
     roots = [index for index, rule in enumerate(before.rules) if rule is Rule.ALLOW]
     after: list[list[int]] = [[] for _ in graph.nodes]
     for node in graph.nodes:
@@ -79,7 +79,7 @@ def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
 
 
 def _may_be_half(index: int, classes: Classes, before: Painting) -> bool:
-    """True if TensorFlow's rules would let an operation be half."""
+    """Returns True if TensorFlow's rules would let an operation be half."""
     open_ones = (Rule.TENSORFLOW, Rule.NO_HALF_OPERAND)
     return classes.nodes[index].kind in PASSIVE and before.rules[index] in open_ones
 

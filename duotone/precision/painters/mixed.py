@@ -21,7 +21,7 @@ from duotone.precision.rules import Rule
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
-    """Computes arithmetic full and stores it half, as people write a layer norm by hand.
+    """Computes arithmetic full and stores it half, as in a layer norm written by hand.
 
     A statistic, a scale or a bias is small and float32. A cast to half would only round it, since
     the large values are the ones that cost bytes. Without the cast, its gradient (a sum over the
@@ -49,12 +49,12 @@ def compute_full_store_half(canvas: Canvas) -> None:
 
 
 def _direct_readers(canvas: Canvas, node: Node) -> list[int]:
-    """The nodes that read a result of ``node`` directly, transparent ones included."""
+    """Returns the nodes that read a result of ``node`` directly, transparent ones included."""
     return [reader for value in node.outputs for reader, _ in canvas.consumers[value]]
 
 
 def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
-    """True if a node sums, for dots, results of arithmetic with small full operands.
+    """Returns True if a node sums, for dots, results of arithmetic with small full operands.
 
     An example are the two parts of the gradient upstream of a batch norm, or the three parts
     upstream of a cosine. If they were rounded before the sum, little might be left of it. A part of
@@ -68,7 +68,7 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
-    """True if ``node`` alone reads a value, and arithmetic with small full operands made it."""
+    """Checks if ``node`` alone reads a value, and arithmetic with small full operands made it."""
     queue = [value]
     while queue:
         producer = canvas.maker(queue.pop())
@@ -89,7 +89,7 @@ def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
 
 
 def _picked(canvas: Canvas) -> set[int]:
-    """Nodes that pick few elements of a large value (the maximum of rows), or only move these.
+    """Returns nodes that pick few elements of a large value (row maxima) or move these.
 
     Reading that value in full costs no more for them. A later subtraction of the picked elements
     then need not see the same rounding of the value.
@@ -109,7 +109,7 @@ def _picked(canvas: Canvas) -> set[int]:
 
 
 def _costs_nothing(canvas: Canvas, node: Node) -> bool:
-    """True if each reader of ``node`` can recompute it at no cost, instead of reading it.
+    """Returns True if each reader of ``node`` can recompute it at no cost, instead of reading it.
 
     A sum of two large values costs bytes (a residual stream that several norms read). A difference
     of one large value and small ones (logits less their maximum) only reads the large value.
@@ -123,7 +123,7 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
 
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
-    """True if an operand of ``node`` other than a constant is stored full."""
+    """Returns True if an operand of ``node`` other than a constant is stored full."""
     return any(
         canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
@@ -132,7 +132,7 @@ def reads_full(canvas: Canvas, node: Node) -> bool:
 
 
 def _fuses_full(canvas: Canvas, node: Node, reader: int) -> bool:
-    """True if ``reader`` computes full in the same body as ``node``, so that they can fuse."""
+    """Checks if ``reader`` computes full in the same body as ``node``, so that they can fuse."""
     read_by = canvas.graph.nodes[reader]
     same_body = read_by.body == node.body
     known = Trait.STRUCTURAL not in read_by.traits and canvas.open[reader]
@@ -160,7 +160,7 @@ def store_operands_half(canvas: Canvas) -> None:
 
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
-    """True if ``readers`` are half allow operations and sums, with at least one of the former."""
+    """Checks if ``readers`` are half allow operations and sums, with at least one of the former."""
     sums = {reader for reader in readers if Trait.AVERAGES in canvas.entry(reader).traits}
     dots = readers - sums
     half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)

@@ -32,7 +32,7 @@ class Painting:
     details: dict[int, str]
 
     def reason(self, node: int) -> str:
-        """The words of a node's rule, with details of this node."""
+        """Returns the words of a node's rule, with details of this node."""
         words, detail = self.rules[node].words, self.details.get(node, "")
         return f"{words}: {detail}" if detail else words
 
@@ -42,7 +42,7 @@ class Painting:
         return Paint.HALF in self.compute or Paint.HALF in self.store
 
     def is_full(self, node: Node) -> bool:
-        """True if a node could be half, but computes and stores full."""
+        """Returns True if a node could be half, but computes and stores full."""
         full = self.compute[node.index] is self.store[node.index] is Paint.FULL
         return full and all(node.half_outputs) and not node.fixed
 
@@ -65,7 +65,7 @@ class Canvas:
         self.open = [self._is_open(node) for node in graph.nodes]
 
     def _is_open(self, node: Node) -> bool:
-        """True if a painter decides on a node; paints the node if not."""
+        """Returns True if a painter decides on a node; paints the node if not."""
         found = self.classes.nodes[node.index]
         if not any(node.half_inputs) and not any(node.half_outputs):
             self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
@@ -93,7 +93,7 @@ class Canvas:
             self.details[node] = detail
 
     def stored(self, value: int) -> Paint:
-        """How a value is stored in the painting so far."""
+        """Returns how a value is stored in the painting so far."""
         found = self.graph.values[value]
         fixed = self.graph.fixed_storage(found)
         if fixed is not None:
@@ -102,15 +102,15 @@ class Canvas:
         return self.compute[found.producer] if store is None else store
 
     def kind(self, node: int) -> Kind:
-        """The list of a node."""
+        """Returns the list of a node."""
         return self.classes.nodes[node].kind
 
     def entry(self, node: int) -> Entry:
-        """The list entry of a node."""
+        """Returns the list entry of a node."""
         return self.classes.nodes[node].entry
 
     def dominant(self, node: Node, *, parts: bool) -> list[int]:
-        """The slots whose operands decide on the precision of ``node``.
+        """Returns the slots whose operands decide on the precision of ``node``.
 
         A slot dominates if its value has at least as many elements as the largest result. If the
         operands are parts of the result, the largest operands dominate.
@@ -125,7 +125,7 @@ class Canvas:
         return [slot for slot in slots if values[node.inputs[slot]].size >= result]
 
     def is_transparent(self, node: int) -> bool:
-        """True if a node has no precision of its own, but takes that of its operands.
+        """Returns True if a node has no precision of its own, but takes that of its operands.
 
         It moves, selects, clips or compares, and half reached it from an operand.
         """
@@ -134,7 +134,7 @@ class Canvas:
         return downstream and Trait.STRUCTURAL not in self.graph.nodes[node].traits
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
-        """The nodes that read values, directly or through transparent nodes.
+        """Returns the nodes that read values, directly or through transparent nodes.
 
         Args:
             values: values of one body.
@@ -148,7 +148,7 @@ class Canvas:
         return list(found)
 
     def moved(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
-        """Some values, and the values that transparent nodes make of them."""
+        """Returns some values, and the values that transparent nodes make of them."""
         found = dict.fromkeys(values)
         queue = list(values)
         while queue:
@@ -167,7 +167,7 @@ class Canvas:
         return self.is_transparent(reader) and self.graph.nodes[reader].body == body
 
     def maker(self, value: int) -> int:
-        """The node that makes a value, upstream of transparent nodes; -1 for arguments."""
+        """Returns the node that makes a value, upstream of transparent nodes; -1 for arguments."""
         producer = self.graph.values[value].producer
         while producer >= 0 and self.is_transparent(producer):
             read = [v for v in self.graph.nodes[producer].inputs if self.graph.values[v].paintable]
@@ -177,7 +177,7 @@ class Canvas:
         return producer
 
     def finish(self) -> Painting:
-        """The painting, as an immutable value.
+        """Returns the painting, as an immutable value.
 
         Raises:
             RewriteError: no rule decided on a node.

@@ -34,7 +34,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: ignored, since no rule of these passes can be switched off.
 
     Returns:
@@ -81,7 +81,7 @@ class _Flow:
                     self.before[node.index].append(producer)
 
     def of_kind(self, node: int, *kinds: Kind) -> bool:
-        """True if the rules decide ``node`` and it is on one of the lists."""
+        """Returns True if the rules decide ``node`` and it is on one of the lists."""
         return self.canvas.open[node] and self.canvas.kind(node) in kinds
 
 

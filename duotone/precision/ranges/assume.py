@@ -83,17 +83,17 @@ def _check_measured(graph: Graph, measured: Mapping[int, Measured]) -> None:
 
 
 def path_of(node: Node) -> str:
-    """Name scope and operation."""
+    """Returns name scope and operation."""
     return f"{node.scope}/{node.op}" if node.scope else node.op
 
 
 def paths_of(graph: Graph) -> list[str]:
-    """The paths of all operations of the user's code, each once."""
+    """Returns the paths of all operations of the user's code, each once."""
     return sorted({path_of(node) for node in graph.nodes if Trait.STRUCTURAL not in node.traits})
 
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
-    """The name that the user probably meant by a pattern without a match; empty if none is close.
+    """Returns the name that a pattern without a match probably meant; empty if none is close.
 
     Prefers a name similar to the whole pattern, else one with a part similar to its longest part.
     """
@@ -108,7 +108,7 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
 
 
 def _unmatched(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
-    """The message for a pattern that matches nothing."""
+    """Returns the message for a pattern that matches nothing."""
     floats = [
         name
         for name, value in zip(arguments, graph.inputs, strict=True)
@@ -130,7 +130,7 @@ _SIZES = frozenset({"terms", "length", "updates", "once", "sizes"})
 
 
 def fingerprint(graph: Graph) -> str:
-    """A digest that distinguishes a graph from those of other functions, for arrays of any size.
+    """Returns a digest that tells a graph from those of other functions, for any sizes.
 
     Numbers in the function's code are part of it, except those that may be a size, such as the
     divisor of a mean.
@@ -148,7 +148,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _number(graph: Graph, value: Value) -> str:
-    """The number that a value is in the program, as text; ``size`` if it may be a size."""
+    """Returns the number that a value is in the program, as text; ``size`` if it may be a size."""
     constant = value.constant
     if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
         return ""
@@ -159,7 +159,7 @@ def _number(graph: Graph, value: Value) -> str:
 
 
 def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
-    """True if a node divides by an integer, or subtracts from one, as in ``n - 1``.
+    """Returns True if a node divides by an integer, or subtracts from one, as in ``n - 1``.
 
     The test does not look at the sizes of arrays. Otherwise a number of the program would be a size
     in one batch and not in the next.

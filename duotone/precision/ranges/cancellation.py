@@ -24,7 +24,7 @@ _DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 def find_sensitive(
     graph: Graph, classes: Classes, ranges: Ranges, by: Traits = SENSITIVE
 ) -> set[int]:
-    """Values of which some reader, now or later, needs more than their absolute value.
+    """Returns the values of which some reader, now or later, needs more than their absolute value.
 
     The walk goes backward from logarithms and from operations with a trait of ``by``. It ends at
     allow operations, which read half in any case, and at operations whose result is far from 0 for
@@ -45,7 +45,7 @@ def find_sensitive(
 
 
 def _upstream(graph: Graph, classes: Classes, values: Collection[int], ends: Traits) -> set[int]:
-    """Values from which some follow, and these; up to allow operations and nodes with ``ends``."""
+    """Returns the ancestors of values, and these, up to allow operations and ``ends``."""
     found, queue = set(values), list(values)
     while queue:
         producer = graph.values[queue.pop()].producer
@@ -60,7 +60,7 @@ def _upstream(graph: Graph, classes: Classes, values: Collection[int], ends: Tra
 
 
 def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
-    """Operands to whose small errors ``node`` is sensitive."""
+    """Yields operands to whose small errors ``node`` is sensitive."""
     exponent = node.attributes.get("exponent")
     if isinstance(exponent, float) and exponent >= 0:
         return
@@ -71,5 +71,5 @@ def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
 
 
 def _away_from_zero(interval: Interval | None) -> bool:
-    """True if a small absolute error is a small relative one."""
+    """Returns True if a small absolute error is a small relative one."""
     return interval is not None and (interval[0] >= 0.5 or interval[1] <= -0.5)

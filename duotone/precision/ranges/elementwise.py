@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, IntervalRule] = {}
 
 
 def power_of(x: float, exponent: float) -> float:
-    """A power; infinite if it overflows."""
+    """Returns a power; infinite if it overflows."""
     try:
         return x**exponent
     except OverflowError:
@@ -108,7 +108,7 @@ def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Known if the operand cannot be zero: for minus zero the result is minus infinity."""
+    """Returns an interval if the operand cannot be zero: minus zero gives minus infinity."""
     del node, values
     x = known[0]
     if x is None or x[0] <= 0.0:

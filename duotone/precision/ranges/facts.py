@@ -96,9 +96,9 @@ def _reduced(
 
 
 def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The labels that remain when ``axes`` are reduced, and the reduced axes of the source.
+    """Returns the labels that remain when ``axes`` are reduced, and the reduced axes of the source.
 
-    An axis along which the operand is constant is no axis of the source.
+    An axis along which the operand is constant is not an axis of the source.
     """
     kept = tuple(label for axis, label in enumerate(labels) if axis not in axes)
     return kept, tuple(labels[axis] for axis in axes if labels[axis] >= 0)
@@ -197,7 +197,7 @@ def _larger(findings: Findings, node: Node) -> Known:
 
 @_fact("add")
 def _added(findings: Findings, node: Node) -> Known:
-    """A nonnegative value added to a sum of squares or a norm (an epsilon) keeps the relation."""
+    """Keeps a relation where a nonnegative value (an epsilon) is added to a norm."""
     for operand, other in (node.inputs, reversed(node.inputs)):
         found = findings.relations.get(operand)
         if found is not None and found.kind in ("squares", "norm"):
@@ -219,7 +219,7 @@ def _inverse_root(findings: Findings, node: Node) -> Known:
 
 
 def _norm(findings: Findings, node: Node, kind: str) -> Known:
-    """The root of a sum of squares, or its reciprocal."""
+    """Returns the root of a sum of squares, or its reciprocal."""
     found = findings.relations.get(node.inputs[0])
     known = findings.known.get(node.inputs[0])
     if found is None or found.kind != "squares" or known is None:

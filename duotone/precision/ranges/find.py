@@ -62,7 +62,7 @@ _ACCUMULATES = frozenset({Trait.RUNNING, Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def is_sum_of_few(traits: Traits) -> bool:
-    """True for a sum along axes or over windows, but not for one that returns partial sums."""
+    """Returns True for a sum along axes or over windows, unless it returns partial sums."""
     return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_ACCUMULATES))
 
 
@@ -120,7 +120,7 @@ class Ranges:
     measured: Mapping[int, Measured]
 
     def of(self, value: int) -> Known:
-        """The interval of a value, or ``None``."""
+        """Returns the interval of a value, or ``None``."""
         return self.intervals.get(value)
 
 
@@ -170,19 +170,19 @@ def find_ranges(
 
 
 def _keeps_unit(traits: Traits) -> bool:
-    """True if results have the scale of the operands."""
+    """Returns True if results have the scale of the operands."""
     return not traits.isdisjoint(_KEEPS_UNIT) or is_sum_of_few(traits)
 
 
 def _rounded(number: float, direction: float) -> float:
-    """A bound for a literal, which may have more digits than the float32 that it becomes."""
+    """Returns a bound for a literal, whose digits may exceed those of its float32."""
     if math.isinf(number) or (number.is_integer() and abs(number) <= 2.0**24):
         return number
     return number + direction * abs(number) * 2.0**-23
 
 
 def _given(assumptions: Assumptions) -> dict[int, Interval]:
-    """The assumed interval of each value, with room for rounding and growth."""
+    """Returns the assumed interval of each value, with room for rounding and growth."""
     given = {v: outward(*interval) or interval for v, interval in assumptions.stated.items()}
     for value, found in assumptions.measured.items():
         low = found.low * HEADROOM if found.low < 0 else found.low / HEADROOM

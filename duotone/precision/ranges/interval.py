@@ -28,7 +28,7 @@ transcendental functions stay within it."""
 
 
 def outward(low: float, high: float, room: float = ROOM) -> Known:
-    """The interval in which float32 arithmetic puts results between ``low`` and ``high``.
+    """Returns the interval in which float32 arithmetic puts results between ``low`` and ``high``.
 
     Args:
         low: exact lower bound; NaN means no bound.
@@ -41,7 +41,7 @@ def outward(low: float, high: float, room: float = ROOM) -> Known:
 
 
 def in_float32(low: float, high: float) -> Known:
-    """The interval of numbers between ``low`` and ``high`` after storing or reading them.
+    """Returns the interval of numbers between ``low`` and ``high`` after storing or reading them.
 
     Numbers that are too large are infinite. Subnormal numbers may be zero: CPUs and GPUs flush
     them.
@@ -58,12 +58,12 @@ def in_float32(low: float, high: float) -> Known:
 
 
 def known_if_any(low: float, high: float) -> Known:
-    """The interval, or ``None`` if it says nothing."""
+    """Returns the interval, or ``None`` if it says nothing."""
     return None if low == -math.inf and high == math.inf else (low, high)
 
 
 def hull(intervals: Iterable[Known]) -> Known:
-    """The smallest interval that contains all of them."""
+    """Returns the smallest interval that contains all of them."""
     low, high = math.inf, -math.inf
     for interval in intervals:
         if interval is None:
@@ -73,7 +73,7 @@ def hull(intervals: Iterable[Known]) -> Known:
 
 
 def meet(one: Known, other: Known) -> Known:
-    """The intersection of two intervals; the first one if they contradict each other."""
+    """Returns the intersection of two intervals; the first one if they contradict each other."""
     if one is None:
         return other
     if other is None:
@@ -83,14 +83,14 @@ def meet(one: Known, other: Known) -> Known:
 
 
 def within(inner: Known, outer: Known) -> bool:
-    """True if ``outer`` contains all of ``inner``."""
+    """Returns True if ``outer`` contains all of ``inner``."""
     if outer is None:
         return True
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def widened(old: Known, new: Known) -> Known:
-    """``old`` without the bounds that ``new`` exceeds, so that the passes over a loop end."""
+    """Returns ``old`` without the bounds that ``new`` exceeds, so that passes over a loop end."""
     if old is None or new is None:
         return None
     low = old[0] if new[0] >= old[0] else (0.0 if new[0] >= 0 else -math.inf)
@@ -99,18 +99,18 @@ def widened(old: Known, new: Known) -> Known:
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """Exact bounds of a product; zero times infinity counts as zero, since it is NaN."""
+    """Returns exact bounds of a product; zero times infinity counts as zero, since it is NaN."""
     corners = [x * y if x and y else 0.0 for x in a for y in b]
     return min(corners), max(corners)
 
 
 def bound(interval: Interval) -> float:
-    """The largest magnitude in an interval."""
+    """Returns the largest magnitude in an interval."""
     return max(abs(interval[0]), abs(interval[1]))
 
 
 def words(interval: Known) -> str:
-    """An interval for people."""
+    """Returns an interval for people."""
     if interval is None:
         return "unknown"
     low, high = interval

@@ -48,7 +48,7 @@ DTYPE_RANGES: dict[str, Interval] = {
 
 
 def fits(interval: Interval, dtype: str) -> bool:
-    """True if a dtype of :data:`DTYPE_RANGES` contains an interval; numbers outside wrap around."""
+    """Checks if a dtype's range contains an interval; numbers outside wrap around."""
     least, most = DTYPE_RANGES[dtype]
     return least - 1 < interval[0] and interval[1] < most + 1  # 2.0**63 - 1 is 2.0**63
 
@@ -91,7 +91,7 @@ def _updates_slice(node: Node, known: Sequence[Known], values: Sequence[Value]) 
 
 @_interval_rule("scatter")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """The interval of operand and update; the indices are the operand between them."""
+    """Returns the interval of operand and update; the indices are the operand between them."""
     del values
     if node.fixed:
         return None  # applies a function of the user
@@ -106,7 +106,7 @@ def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("greater", "less")
 def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
+    """Returns a truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
     del node, known, values
     return UNIT
 
@@ -122,7 +122,7 @@ def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("reduce_max", "picks")
 def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """One of the operand's elements; an infinity if the operand is empty."""
+    """Returns one of the operand's elements; an infinity if the operand is empty."""
     if len(node.inputs) != 1 or not count(values[node.inputs[0]]):
         return None
     return known[0]
@@ -150,7 +150,7 @@ def _highs(known: Sequence[Known]) -> list[float]:
 
 @_interval_rule("clamp")
 def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """``min(max(x, least), most)``."""
+    """Returns ``min(max(x, least), most)``."""
     del node, values
     least, x, most = (k or (-math.inf, math.inf) for k in known)
     low = min(max(x[0], least[0]), most[0])
@@ -193,7 +193,7 @@ def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("div")
 def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Unknown if the divisor may be zero: the sign of zero decides the sign of the infinity.
+    """Returns nothing if the divisor may be zero, whose sign decides the sign of the infinity.
 
     Compilers multiply by the reciprocal of a constant, which may underflow.
     """
@@ -260,7 +260,7 @@ def _whole_power(x: Known, power: int) -> Known:
 
 @_interval_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Known for a positive base: monotone in base and exponent, so the corners bound it."""
+    """Returns bounds for a positive base: powers are monotone, so the corners bound them."""
     del node, values
     base, exponent = known
     if base is None or base[0] <= 0.0:
@@ -281,7 +281,7 @@ def _number(node: Node, attribute: str) -> float:
 
 
 def count(value: Value) -> int:
-    """Number of elements; 0 if a dimension is symbolic."""
+    """Returns the number of elements; 0 if a dimension is symbolic."""
     return value.size if all(isinstance(d, int) for d in value.shape) else 0
 
 
@@ -299,7 +299,7 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
 
 @_interval_rule("cumsum")
 def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Sums of one to all terms."""
+    """Returns the interval of sums of one to all terms."""
     del values
     return None if known[0] is None else _sum_of_terms(node, known[0], 1.0)
 
@@ -312,7 +312,7 @@ def _window_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
 
 
 def _sum_of_terms(node: Node, x: Interval, least: float) -> Known:
-    """The sum of ``least`` to all terms of a node, if their number is known."""
+    """Returns the sum of ``least`` to all terms of a node, if their number is known."""
     return _sum(x, least, _number(node, "terms")) if "terms" in node.attributes else None
 
 
@@ -355,7 +355,7 @@ def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
 
 
 def _sum(x: Interval, least: float, most: float) -> Known:
-    """The sum of ``least`` to ``most`` elements between ``x``."""
+    """Returns the sum of ``least`` to ``most`` elements between ``x``."""
     fewest = (least * x[0], least * x[1]) if least else (0.0, 0.0)
     low, high = min(fewest[0], most * x[0]), max(fewest[1], most * x[1])
     room = _PRODUCT_ERROR + most * _TERM_ERROR
@@ -366,7 +366,7 @@ def _sum(x: Interval, least: float, most: float) -> Known:
 
 @_interval_rule("reduce_prod", "cumprod")
 def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Products of numbers no larger than 1."""
+    """Returns the interval of products of numbers no larger than 1."""
     del node, values
     x = known[0]
     if x is None or bound(x) > 1.0:

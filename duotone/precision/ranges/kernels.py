@@ -37,7 +37,7 @@ def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
 
 
 def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
-    """The interval of the operand in a slot of the file's node."""
+    """Returns the interval of the operand in a slot of the file's node."""
     slots = node.attributes.get("operands", ())
     return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
 
@@ -51,7 +51,7 @@ def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 @_rule("Trilu CenterCropPad AveragePool Dropout")
 def _with_zeros(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Elements of the operand and zeros, or means of them."""
+    """Returns the interval of elements of the operand and zeros, or of means of them."""
     del node, values
     found = hull((known[0], _ZERO))
     return None if found is None else outward(found[0], found[1], 2.0**-7)
@@ -65,7 +65,7 @@ def _relu(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_rule("Clip")
 def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """``min(max(x, least), most)``; the bounds were attributes before opset 11."""
+    """Returns ``min(max(x, least), most)``; the bounds were attributes before opset 11."""
     del values
     x = known[0] or (-math.inf, math.inf)
     least = _operand(node, known, 1) or _number(node, "min", -math.inf, node_slot=1)
@@ -76,7 +76,7 @@ def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _number(node: Node, name: str, default: float, *, node_slot: int) -> Interval:
-    """A bound from an attribute; unknown if an unknown operand gives it."""
+    """Returns a bound from an attribute; unknown if an unknown operand gives it."""
     slots = node.attributes.get("operands", ())
     if isinstance(slots, tuple) and node_slot in slots:
         return -math.inf, math.inf

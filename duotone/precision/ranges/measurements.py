@@ -20,7 +20,7 @@ class Measurements:
 
     Attributes:
         function: its name, for people.
-        fingerprint: of its graph.
+        fingerprint: the fingerprint of its graph.
         values: the measurement of each value, by its index in the graph.
     """
 
@@ -35,12 +35,12 @@ def assumptions_of(
     measurements: Measurements | tuple[Measurements, ...] | None,
     arguments: Sequence[str] | None,
 ) -> Assumptions:
-    """The ranges of a program's values that a user states or calibration measured.
+    """Returns the ranges of a program's values that a user states or calibration measured.
 
     Args:
         graph: the program.
         stated: name patterns and intervals.
-        measurements: of this program; or of several, of which one may be this program.
+        measurements: the measurements of this program, or of several that may include it.
         arguments: the user's name of each argument; ``None`` if the program is only a part of the
             user's function, which was not measured by itself.
 
@@ -55,7 +55,7 @@ def assumptions_of(
 def _of_program(
     given: Measurements | tuple[Measurements, ...] | None, graph: Graph
 ) -> Measurements | None:
-    """The measurements of a program; those that are given alone must be its own."""
+    """Returns the measurements of a program; those that are given alone must be its own."""
     if not isinstance(given, tuple):
         if given is not None:
             check_fingerprint(given.fingerprint, graph, given.function)
@@ -67,8 +67,8 @@ def _of_program(
     if given and own not in _UNMEASURED:
         _UNMEASURED.add(own)
         logger.warning(
-            "no calibration is of this program (%d operations): it is painted without. There are "
-            "those of %s; measure this one too, or leave it if it needs none.",
+            "no calibration is for this program (%d operations), so it is painted without one. "
+            "There are those of %s; measure this one too, or leave it if it needs none.",
             len(graph.nodes),
             ", ".join(measured.function for measured in given),
         )

@@ -58,7 +58,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     subtraction, nor of its derivative.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -84,7 +84,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     """Marks results of full operations that may be stored in half.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -129,12 +129,12 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
 
 
 def _known(interval: Interval | None, half: HalfType) -> str:
-    """Why half represents a result, in words."""
+    """Returns why half represents a result, in words."""
     return f"within {half.name}'s range" if interval is None else f"it is {words(interval)}"
 
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
-    """True if half represents every result of a node without a loss that matters."""
+    """Returns True if half represents every result of a node without a loss that matters."""
     if half.name == "bfloat16" and Trait.POWER in node.traits:
         return True  # it has float32's range, and as many digits for small numbers as for large
     few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
@@ -145,7 +145,7 @@ def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
-    """True if half represents all of a value, with a factor of 2 to spare, and resolves it."""
+    """Checks if half represents all of a value, with a factor of 2 to spare, and resolves it."""
     measured = ranges.measured.get(value) if half.name == "float16" else None
     unit = value in ranges.unit or (measured is not None and measured.small <= HARDLY_SMALL)
     interval = ranges.of(value)
@@ -156,7 +156,7 @@ def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _may_be_lifted(node: Node, found: NodeClass) -> bool:
-    """True if the rules decide on a node, and only its range could deny it."""
+    """Returns True if the rules decide on a node, and only its range could deny it."""
     entry = found.entry
     if found.is_users or found.rule is not None or node.fixed:
         return False
@@ -167,13 +167,13 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
 
 
 def _is_sum(node: Node) -> bool:
-    """True for a sum of one operand's elements, including running sums."""
+    """Returns True for a sum of one operand's elements, including running sums."""
     traits = node.traits
     return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_NO_SUMS))
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
-    """Nodes whose results are logarithms, or sums with one: programs use their differences."""
+    """Returns the nodes that make logarithms, or sums with one: programs subtract them."""
     found: set[int] = set()
     reached: set[int] = set()
     for node in graph.nodes:
@@ -189,7 +189,7 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
 
 
 def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
-    """Values that are summed or subtracted later, directly or weighted.
+    """Returns values that are summed or subtracted later, directly or weighted.
 
     A variance is the mean of squares, less a number nearly as large. If the squares were rounded
     before, nothing is left of it. A square that is first multiplied by an activation or a gradient
@@ -222,13 +222,13 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
 
 
 def _is_scaled(node: Node) -> bool:
-    """True if a node only scales a square on its way to a sum."""
+    """Returns True if a node only scales a square on its way to a sum."""
     carried = Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
     return carried or not node.traits.isdisjoint(_SCALES) or "exponent" in node.attributes
 
 
 def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:
-    """True if multiplying by ``value`` only scales or masks."""
+    """Returns True if multiplying by ``value`` only scales or masks."""
     interval = ranges.of(value)
     known = interval is not None and interval[0] >= 0.0 and interval[1] <= 1.0
     return known or graph.values[value].constant is not None or graph.values[value].size == 1
@@ -240,7 +240,7 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
     It uses only reliable bounds: stated, measured, or entirely out of range.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -270,12 +270,12 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
 
 
 def _is_beyond(interval: Interval, half: HalfType) -> bool:
-    """True if no element fits half."""
+    """Returns True if no element fits half."""
     return interval[0] > half.largest or -interval[1] > half.largest
 
 
 def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[Rule, str] | None:
-    """The rule that a value violates, and the reason."""
+    """Returns the rule that a value violates, and the reason."""
     interval = ranges.of(value)
     measured = ranges.measured.get(value)
     if interval is not None and (
@@ -298,7 +298,7 @@ _HEADROOM_WORDS = "4 times the measurement"
 
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
-    """True if a node reads a saturated constant (the -1e9 of a mask), too large for half."""
+    """Checks if a node reads a saturated constant (the -1e9 of a mask), too large for half."""
     return any(constant.largest > half.largest for _, constant in graph.constants(node))
 
 

@@ -67,7 +67,7 @@ class Findings:
         self.compared: dict[int, dict[int, tuple[Interval, Interval]]] = {}
 
     def same(self, value: int) -> int:
-        """The first value that ``value`` is equal to."""
+        """Returns the first value that ``value`` is equal to."""
         return self.origin.get(value, value)
 
     def number_it(self, node: Node, *also: object) -> None:
@@ -85,11 +85,11 @@ class Findings:
             self.origin[result] = first
 
     def is_number(self, value: int) -> bool:
-        """True if a value is one known number everywhere."""
+        """Returns True if a value is one known number everywhere."""
         return self.number(value) is not None
 
     def related(self, value: int, kind: str, source: int, shape: tuple[object, ...]) -> bool:
-        """True if ``value`` is the ``kind`` of ``source``, axis by axis, in the given shape."""
+        """Checks if ``value`` is the ``kind`` of ``source``, axis by axis, in the given shape."""
         found = self.relations.get(value)
         if found is None or found.kind != kind or self.values[source].shape != shape:
             return False
@@ -101,7 +101,7 @@ class Findings:
         )
 
     def order(self, value: int, source: int) -> tuple[int, ...] | None:
-        """For each axis of ``value``, the axis of ``source``; ``None`` if it is another value."""
+        """Returns each axis of ``value`` as an axis of ``source``; ``None`` for another value."""
         value, order = self.same(value), tuple(range(len(self.values[value].shape)))
         while value != source:
             if value not in self.moved:
@@ -111,7 +111,7 @@ class Findings:
         return order
 
     def number(self, value: int) -> float | None:
-        """The number that all elements of a value are, if it is one."""
+        """Returns the number that all elements of a value are, if it is one."""
         constant = self.values[value].constant
         return constant.low if constant is not None and constant.low == constant.high else None
 

@@ -18,7 +18,7 @@ Such a sum has only as many terms as there are layers, and is an activation.
 never end in half, whose neighbouring numbers are further apart. All nodes in it stay full if that
 number follows from a dot or the loop contains none. If the loop also counts its iterations, they
 stay full only if the loop compares an error, which is a difference of two values, in any spelling
-of the test. The scores of a beam search are no error. The comparison may also be the one that
+of the test. The scores of a beam search are not error. The comparison may also be the one that
 changes the counter.
 
 Operations that recompute such a loop for a backward pass stay full too, since they must take the
@@ -51,7 +51,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
     """Denies carries that are sums, and all nodes of a loop that half may keep from ending.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -78,7 +78,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
 
 
 def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
-    """Operations that recompute one of these loops: the same operation of the same source line.
+    """Returns the operations of the same source line that recompute one of these loops.
 
     The backward pass of an adaptive solver runs the steps again. In half it would accept others.
     """
@@ -92,17 +92,17 @@ def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
 
 
 def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
-    """The operation, source line and shapes, which a node and its recomputation share."""
+    """Returns the operation, source line and shapes, which a node and its recomputation share."""
     shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
     return (node.list_key, str(node.source), *shapes)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
-    """True if dots of a loop read other weights in each iteration, and none that stay the same.
+    """Checks if dots of a loop read other weights in each iteration, and none that stay the same.
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         body: the body of the loop.
     """
     inside: dict[int, list[Node]] = {}
@@ -123,7 +123,7 @@ class _Loop:
         self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
 
     def sums(self) -> list[Node]:
-        """The carries that are sums."""
+        """Returns the carries that are sums."""
         trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
         often = self.body.until >= 0 or trips > LONG
         layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()
@@ -169,7 +169,7 @@ class _Loop:
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
         """Tells if a node on the way of a sum changes it, and if a single number does so.
 
-        ``None`` if the sum ends here, since the node reads it for something else.
+        The result is ``None`` if the sum ends here, since the node reads it for something else.
         """
         if Trait.ADDS in node.traits:
             others = [v for position, v in enumerate(node.inputs) if position != slot]
@@ -184,7 +184,7 @@ class _Loop:
         return (False, False) if moves or Trait.CARRIES in node.traits else None
 
     def is_over_layers(self) -> bool:
-        """True if dots read other weights in each iteration, and none that stay the same."""
+        """Checks if dots read other weights in each iteration, and none that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
@@ -196,7 +196,7 @@ class _Loop:
         return own
 
     def _is_own(self, value: Value) -> bool:
-        """True if a value is this iteration's slice of an argument, and a matrix.
+        """Returns True if a value is this iteration's slice of an argument, and a matrix.
 
         A vector per iteration is an observation, as filters read them.
         """
@@ -207,7 +207,7 @@ class _Loop:
         return Trait.ITERATES in node.traits and moved(self.graph, node.inputs[0]).producer < 0
 
     def ends_by_a_number(self) -> bool:
-        """True if a float32 number decides when the loop ends, and half would change it."""
+        """Returns True if a float32 number decides when the loop ends, and half would change it."""
         if self.body.until < 0:
             return False
         counted, limited, numbers = self._condition()
@@ -218,7 +218,7 @@ class _Loop:
         return not counted or self._is_error(numbers, made, limited)
 
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
-        """True if a node between the dots and one of the numbers subtracts an error.
+        """Returns True if a node between the dots and one of the numbers subtracts an error.
 
         The subtractions of a softmax do not count, nor do those of noise. If no limit stays the
         same, the difference of a value and a value that follows from it does not count either,
@@ -243,7 +243,7 @@ class _Loop:
         return False
 
     def _is_shift(self, node: Node, way: set[int]) -> bool:
-        """True if a node subtracts its operand's maximum or log-sum, as a softmax does.
+        """Returns True if a node subtracts its operand's maximum or log-sum, as a softmax does.
 
         Args:
             node: a difference.
@@ -305,7 +305,7 @@ class _Loop:
         return value.constant is not None or value.body not in self.bodies
 
     def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
-        """Values of the loop from which some follow, and these; the walk stops at ``ends``."""
+        """Returns the ancestors of values in the loop, and these; the walk stops at ``ends``."""
         seen, queue = set[int](), list(numbers)
         while queue:
             value = self.graph.values[queue.pop()]

@@ -37,7 +37,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     """Denies dots that are added to the squares of their own operands, and dots of moments.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -66,7 +66,7 @@ class _Search(Dots):
         )
 
     def _added_to(self, dot: Node) -> list[int]:
-        """The other operands of sums and differences with the result of a dot."""
+        """Returns the other operands of sums and differences with the result of a dot."""
         found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
         while queue:
             value = queue.pop()
@@ -80,7 +80,7 @@ class _Search(Dots):
         return found
 
     def _squared(self, value: int) -> set[int]:
-        """Values of whose squares a value is the sum, apart from other terms and a scale."""
+        """Returns the values whose squares a value sums, apart from other terms and a scale."""
         found, queue, seen = set[int](), [value], {value}
         while queue:
             producer = self.graph.values[queue.pop()].producer
@@ -96,7 +96,7 @@ class _Search(Dots):
         return found
 
     def _base(self, value: int) -> set[int]:
-        """The value of which a value is the square, if it is one."""
+        """Returns the value of which a value is the square, if it is one."""
         node = self.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
@@ -104,7 +104,7 @@ class _Search(Dots):
         return origins if len(origins) == 1 else set()
 
     def moments(self, node: Node) -> list[Node]:
-        """The dots of the variance or covariance that a difference computes; empty for others."""
+        """Returns the dots of the variance or covariance that a difference computes; else empty."""
         if len(node.inputs) != 2 or not subtracts(self.graph, node):
             return []
         for value, other in (node.inputs, node.inputs[::-1]):
@@ -120,7 +120,7 @@ class _Search(Dots):
         return []
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
-        """The sums of products that a value may be: the nodes that sum, and the factors."""
+        """Yields the sums of products that a value may be: the nodes that sum, and the factors."""
         queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
         for reader, before in queue:
             made = self.maker(self.origin(reader))
@@ -139,7 +139,7 @@ class _Search(Dots):
     def _means(
         self, value: int, factors: set[int], joint: Collection[Node]
     ) -> tuple[list[Node], set[int]]:
-        """The nodes that sum factors up to a value, without ``joint``, and those factors."""
+        """Returns the nodes that sum factors up to a value, without ``joint``, and the factors."""
         way, reached, queue = list[Node](), set[int](), [self.origin(value)]
         for origin in queue:
             if way and origin in factors:
@@ -152,12 +152,12 @@ class _Search(Dots):
         return way, reached
 
     def _multiplies(self, node: Node) -> bool:
-        """True if a node multiplies element by element, or is an outer product."""
+        """Returns True if a node multiplies element by element, or is an outer product."""
         outer = Trait.CONTRACTS in node.traits and not self._is_allowed(node)
         return outer or not node.traits.isdisjoint(_PRODUCTS)
 
     def _sums(self, node: Node) -> bool:
-        """True if a node sums over an axis or a window, weighted or not."""
+        """Returns True if a node sums over an axis or a window, weighted or not."""
         return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
 
     def _is_allowed(self, node: Node) -> bool:

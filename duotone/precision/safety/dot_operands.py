@@ -14,7 +14,7 @@ _LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
 
 
 def is_dot(node: Node, classes: Classes) -> bool:
-    """True for allow operations, and for dots that are too short to be one."""
+    """Returns True for allow operations, and for dots that are too short to be one."""
     return classes.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
 
 
@@ -23,14 +23,14 @@ class Dots:
 
     Attributes:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
     """
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
         self.graph, self.classes = graph, classes
 
     def gradients(self, dot: Node) -> list[int]:
-        """Dots that read an operand of a dot, and a value that follows from its result."""
+        """Returns dots that read an operand of a dot, and a value that follows from its result."""
         values = self.graph.values
         operands = {self.origin(value) for value in dot.inputs}
         size = values[dot.outputs[0]].size
@@ -51,12 +51,12 @@ class Dots:
         return found
 
     def maker(self, value: int) -> Node | None:
-        """The node that makes a value; ``None`` for arguments and constants."""
+        """Returns the node that makes a value; ``None`` for arguments and constants."""
         producer = self.graph.values[value].producer
         return self.graph.nodes[producer] if producer >= 0 else None
 
     def origin(self, value: int) -> int:
-        """The origin of a value, upstream of nodes that move or scale it."""
+        """Returns the origin of a value, upstream of nodes that move or scale it."""
         while (producer := self.graph.values[value].producer) >= 0:
             node = self.graph.nodes[producer]
             if not self.keeps(node):
@@ -65,7 +65,7 @@ class Dots:
         return value
 
     def keeps(self, node: Node) -> bool:
-        """True if a node moves or scales all of one value."""
+        """Returns True if a node moves or scales all of one value."""
         if scales(node):
             values = (self.graph.values[v] for v in node.inputs)
             return any(value.size == 1 or value.constant is not None for value in values)

@@ -16,9 +16,9 @@ other weights in each iteration.
                 no operation on the way multiplies with an array of each iteration
 
 A value also follows from a carry by a choice: the centres of k-means lead to the nearest centre of
-each point, and that leads to the next centres. A bound is no activation if it ends a step of the
-carry, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It is
-none either if its result only divides, ``x / max(norm, epsilon)``.
+each point, and that leads to the next centres. A bound that ends a step of the carry is not an
+activation, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It
+is none either if its result only divides, ``x / max(norm, epsilon)``.
 
 This rule denies the dots of an iteration that read a value that follows from the carry, and all
 arithmetic on the way back to it. Most iterations solve something, so the next rule
@@ -46,7 +46,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
     """Denies dots and arithmetic of loops that repeatedly multiply a state with matrices.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -75,7 +75,7 @@ class _Loop:
         self._of_each = self._reach(slices, self._readers, choices=True) | slices
 
     def denied(self) -> set[int]:
-        """Nodes of this loop that must be full."""
+        """Returns the nodes of this loop that must be full."""
         found = set[int]()
         for node in self._nodes.values():
             if not is_state(node) or node.body != self._body or node.index in found:
@@ -96,7 +96,7 @@ class _Loop:
         return self._classes.nodes[index].listed
 
     def _is_activation(self, index: int) -> bool:
-        """True if a node is a nonlinear function of an array, as networks have between dots.
+        """Checks if a node is a nonlinear function of an array, as networks have between dots.
 
         A maximum is one if its bound is 0, or another array.
         """
@@ -111,7 +111,7 @@ class _Loop:
         return zero and not self._is_guard(node)
 
     def _is_guard(self, bound: Node) -> bool:
-        """True if the result of a bound only divides: ``x / max(norm, epsilon)``."""
+        """Returns True if the result of a bound only divides: ``x / max(norm, epsilon)``."""
         queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
         for value, reader in queue:
             node = self._nodes.get(reader)
@@ -125,7 +125,7 @@ class _Loop:
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """True if an array of each iteration multiplies a value on the way, or chooses it."""
+        """Checks if an array of each iteration multiplies a value on the way, or chooses it."""
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
@@ -137,7 +137,7 @@ class _Loop:
         return False
 
     def _projections(self, carry: Node) -> set[int]:
-        """Bounds that end a step of a carry: the carry plus a value that one number scales."""
+        """Returns the bounds after a step, which is the carry plus a value scaled by one number."""
         found, queue = set[int](), [(value, False) for value in carry.outputs]
         seen = set(queue)
         while queue:
@@ -155,7 +155,7 @@ class _Loop:
         return found
 
     def _step(self, node: Node, slot: int) -> bool | None:
-        """True if a node adds a scaled value to an operand; ``None`` if the step ends here."""
+        """Checks if a node adds a scaled value to an operand; ``None`` if the step ends here."""
         others = [value for position, value in enumerate(node.inputs) if position != slot]
         if Trait.ADDS in node.traits:
             return any(is_scaled(self._graph, value) for value in others)
@@ -178,9 +178,9 @@ class _Loop:
         *,
         choices: bool = False,
     ) -> set[int]:
-        """Nodes of this loop that some nodes reach through floating point values.
+        """Returns the nodes of this loop that some nodes reach through floating point values.
 
-        With ``choices`` also through values that they chose: integers and truth values.
+        With ``choices`` it also follows values that they chose: integers and truth values.
         """
         found, queue = set[int](), deque(starts)
         while queue:

@@ -56,7 +56,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
     """Denies dots whose power a logarithm reads.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -86,7 +86,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
 
 
 def _before_roots(dots: Dots) -> set[int]:
-    """Dots of powers that a root reads through moves, sums and arithmetic alone."""
+    """Returns the dots of powers that a root reads through moves, sums and arithmetic alone."""
     graph = dots.graph
     seen, found = set[int](), set[int]()
     queue = [v for node in graph.nodes if _is_root(node) for v in node.inputs]
@@ -127,21 +127,21 @@ _ARITHMETIC = frozenset(
 
 
 def _passes(node: Node, graph: Graph) -> bool:
-    """True if a relative error of an operand may be one of the result, in a filter or a power."""
+    """Checks if a relative error of an operand may be one of the result, in a filter or a power."""
     if _is_activation(node, graph) or (Trait.CHOOSES in node.traits and _is_piecewise(node, graph)):
         return False
     return not node.traits.isdisjoint(_PASSES)
 
 
 def _is_activation(node: Node, graph: Graph) -> bool:
-    """True for activations. A maximum is one if its bound is not positive; else it is a guard."""
+    """Returns True for activations."""
     bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
     guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
     return Trait.ACTIVATION in node.traits and not guards
 
 
 def _is_piecewise(choice: Node, graph: Graph) -> bool:
-    """True if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
+    """Checks if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
     queue = list(choice.inputs[1:])
     for value in queue:
         producer = graph.values[value].producer

@@ -8,7 +8,7 @@ the integers: an argument, a counter, an index. Sums of truth values (the runnin
 rows) are counts too. This rule denies
 
 - dots of counts that follow from counters alone (the mean position under a softmax), or whose other
-  operand is no float32 array either (the angles of a rotary embedding);
+  operand is not a float32 array either (the angles of a rotary embedding);
 - dots of integers that half may not represent exactly, if nothing proves that they stay below 2048
   (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
   255);
@@ -73,7 +73,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     """Denies arithmetic with positions, counts and values that become an index.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -148,14 +148,14 @@ class _Counts:
         self.plain.add(value)
 
     def _is_new(self, node: Node) -> bool:
-        """True if a node counts, or converts integers to numbers; an unknown one may do so."""
+        """Checks if a node counts, or converts integers to numbers; an unknown one may do so."""
         read = [self._values[v].dtype for v in node.inputs]
         if not node.traits.isdisjoint(_FROM_INTEGERS):
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
         return _COUNTS in node.traits
 
     def _normalizes(self, node: Node) -> bool:
-        """True if a node makes integers small: pixels divided by 255, or by their deviation."""
+        """Checks if a node makes integers small: pixels divided by 255, or by their deviation."""
         for slot, value in enumerate(node.inputs):
             known = self._values[value].constant
             if Trait.DIVIDES in node.traits and slot == 1:
@@ -165,7 +165,7 @@ class _Counts:
         return False
 
     def _is_exact(self, node: Node) -> bool:
-        """True if half represents every integer that a node may make."""
+        """Returns True if half represents every integer that a node may make."""
         interval = self._ranges.of(node.outputs[0])
         most = 2.0 / self._half.epsilon
         return interval is not None and -most <= interval[0] <= interval[1] <= most
@@ -271,7 +271,7 @@ _SHIFTS = frozenset(
 
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
-    """Values that follow from dots, or that a loop passes to its iterations."""
+    """Returns the values that follow from dots, or that a loop passes to its iterations."""
 
     def begins(node: Node) -> bool:
         loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})

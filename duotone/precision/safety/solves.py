@@ -61,7 +61,7 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     """Denies dots around solves, and the nodes in between.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -97,7 +97,7 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
 
 
 def _solves(known: NodeClass) -> bool:
-    """True if a node solves, or is a dot of an iteration, most of which solve something."""
+    """Returns True if a node solves, or is a dot of an iteration, most of which solve something."""
     iterates = known.rule is Rule.ITERATION and known.origin is Kind.ALLOW
     return iterates or Trait.SOLVES in known.entry.traits
 
@@ -122,15 +122,15 @@ class _Walks:
     def upstream(
         self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
     ) -> set[int]:
-        """Nodes from which values follow, up to allow operations and to nodes that do not pass."""
+        """Returns the ancestors of values, up to allow operations and nodes that do not pass."""
         return self._walk(values, self._makers, lambda node: node.inputs, passes)
 
     def downstream(self, values: Iterable[int]) -> set[int]:
-        """Nodes that follow from values, up to allow operations."""
+        """Returns the nodes that follow from values, up to allow operations."""
         return self._walk(values, self._readers, lambda node: node.outputs, lambda _: True)
 
     def upstream_through_products(self, values: Iterable[int]) -> set[int]:
-        """Nodes from which values follow, up to allow operations and on through matrix products."""
+        """Returns the ancestors of values, through matrix products, up to allow operations."""
         found = self.upstream(values)
         new = found
         while dots := [i for i in new if self._is_dot(i)]:
@@ -144,7 +144,7 @@ class _Walks:
         return found
 
     def _weighted(self, dot: Node) -> set[int]:
-        """Nodes on linear ways, perhaps weighted, between two dots that read the same matrix."""
+        """Returns nodes on linear, perhaps weighted, paths between two dots of the same matrix."""
         found = set[int]()
         matrices = {self._origin(value) for value in dot.inputs}
         for value in dot.inputs:
@@ -158,13 +158,13 @@ class _Walks:
     def gradients(
         self, first: Iterable[int], partners: Iterable[int], solves: Iterable[Node]
     ) -> set[int]:
-        """Dots of a value downstream of a solve with an argument that a dot around it reads.
+        """Returns dots of a value downstream of a solve and an argument that dots around it read.
 
         The value must have the size of that dot's result.
 
         Args:
             first: nodes up to the first dots upstream of solves. Features that a network gives
-                these dots are no arguments, so the gradients of a network stay half.
+                these dots are not arguments, so the gradients of a network stay half.
             partners: further nodes; their dots count if they read an argument of the first dots.
             solves: the nodes that solve.
         """
@@ -189,12 +189,12 @@ class _Walks:
         return found
 
     def _arguments(self, dot: Node) -> set[int]:
-        """Arguments of the program that a dot reads directly, moved or scaled."""
+        """Returns arguments of the program that a dot reads directly, moved or scaled."""
         origins = map(self._origin, dot.inputs)
         return {v for v in origins if self._values[v].producer < 0 and _counts(self._values[v])}
 
     def _linear_way(self, dot: Node, nodes: Collection[int]) -> set[int]:
-        """A dot and the nodes that follow from it alone; empty if one is not linear in it."""
+        """Returns a dot and the nodes computed from it alone; empty if one is not linear in it."""
         found, follow = {dot.index}, set(dot.outputs)
         for node in self._nodes[dot.index + 1 :]:
             own = follow.intersection(node.inputs)
@@ -219,7 +219,7 @@ class _Walks:
         return not node.traits.isdisjoint(_WEIGHTS) or self._is_linear(node)
 
     def _origin(self, value: int) -> int:
-        """The origin of a value, upstream of nodes that move it or scale it by one number."""
+        """Returns the origin of a value, upstream of moves and of scaling by one number."""
         while (producer := self._values[value].producer) >= 0:
             node = self._nodes[producer]
             rest = [v for v in node.inputs if not self._is_number(v, node)]
@@ -280,7 +280,7 @@ class _Walks:
         return found, sums
 
     def _is_linear(self, node: Node, marked: Collection[int] = ()) -> bool:
-        """True if a node moves, scales by a single number, or adds without a residual stream.
+        """Checks if a node moves, scales by a single number, or adds without a residual stream.
 
         Args:
             node: the node.
@@ -300,7 +300,7 @@ class _Walks:
         return Trait.COMMUTES in node.traits and not picks
 
     def _is_number(self, value: int, node: Node) -> bool:
-        """True if an operand of ``node`` is one number, or one number per matrix of a batch."""
+        """Checks if an operand of ``node`` is one number, or one number per matrix of a batch."""
         shape = self._values[node.outputs[0]].shape
         matrices = math.prod(n if isinstance(n, int) else 1 for n in shape[:-2])
         found = self._values[value]
@@ -312,7 +312,7 @@ class _Walks:
         return found.size <= matrices or found.constant is not None
 
     def keeps_errors(self, node: Node) -> bool:
-        """True if a node neither averages out errors nor adds residual streams."""
+        """Returns True if a node neither averages out errors nor adds residual streams."""
         if Trait.AVERAGES in node.traits:
             return False
         return not (
@@ -320,7 +320,7 @@ class _Walks:
         )
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
-        """All nodes that read a carry of a loop that comes from a solve in the same loop."""
+        """Returns all readers of a loop's carry that comes from a solve in the same loop."""
         bodies, found = self._graph.bodies, set[int]()
         loops = set[int]()
         for node in solves:
@@ -341,14 +341,14 @@ class _Walks:
         return found
 
     def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
-        """True if a loop iterates over layers of a network with activations."""
+        """Returns True if a loop iterates over layers of a network with activations."""
         active = any(
             node.body in inside and Trait.ACTIVATION in node.traits for node in self._nodes
         )
         return active and is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:
-        """Nodes of some bodies that follow from some nodes through values that count."""
+        """Returns nodes of some bodies that follow from some nodes through values that count."""
         found, queue = set[int](), list(starts)
         while queue:
             for value in self._nodes[queue.pop()].outputs:
@@ -362,13 +362,13 @@ class _Walks:
 
 
 def _counts(value: Value) -> bool:
-    """True if the error of a value matters: floating point, several numbers, no constant."""
+    """Checks if the error of a value matters: floating point, several numbers, no constant."""
     real = value.dtype.startswith(("float", "bfloat", "complex"))
     return real and value.size > 1 and value.constant is None
 
 
 def _streams(graph: Graph, classes: Classes) -> set[int]:
-    """Values that come from allow operations without getting smaller on the way."""
+    """Returns values that come from allow operations without getting smaller on the way."""
 
     def is_allowed(node: Node) -> bool:
         return classes.nodes[node.index].kind is Kind.ALLOW

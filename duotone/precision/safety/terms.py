@@ -9,7 +9,7 @@ from duotone.ops.traits import Trait
 
 
 def moved(graph: Graph, value: int) -> Value:
-    """The value that a value is a move of; the value itself if no node moves it."""
+    """Returns the value that a value is a move of; the value itself if no node moves it."""
     found = graph.values[value]
     while found.producer >= 0:
         node = graph.nodes[found.producer]
@@ -21,12 +21,12 @@ def moved(graph: Graph, value: int) -> Value:
 
 
 def is_one(graph: Graph, value: int) -> bool:
-    """True if a value is a single number, broadcast or not."""
+    """Returns True if a value is a single number, broadcast or not."""
     return moved(graph, value).is_one
 
 
 def is_scaled(graph: Graph, value: int) -> bool:
-    """True if a single number scales a value."""
+    """Returns True if a single number scales a value."""
     found = moved(graph, value)
     if found.producer < 0 or found.is_one:
         return False
@@ -37,18 +37,18 @@ def is_scaled(graph: Graph, value: int) -> bool:
 
 
 def scales(node: Node) -> bool:
-    """True if a node multiplies or divides two different operands element by element."""
+    """Returns True if a node multiplies or divides two different operands element by element."""
     return not node.traits.isdisjoint(SCALES) and len(set(node.inputs)) == 2
 
 
 def subtracts(graph: Graph, node: Node) -> bool:
-    """True if a node subtracts an operand, or adds one whose sign changed."""
+    """Returns True if a node subtracts an operand, or adds one whose sign changed."""
     adds = Trait.ADDS in node.traits and len(node.inputs) == 2
     return Trait.SUBTRACTS in node.traits or (adds and any(_turned(graph, v) for v in node.inputs))
 
 
 def _turned(graph: Graph, value: int) -> bool:
-    """True if a value is, or may be, another value with the other sign, moved or scaled."""
+    """Returns True if a value is, or may be, another value with the other sign, moved or scaled."""
     while (producer := graph.values[value].producer) >= 0:
         node = graph.nodes[producer]
         constants = [graph.values[v].constant for v in node.inputs]
@@ -87,7 +87,7 @@ def following(
     values: Iterable[int] = (),
     passes: Callable[[Node, int], bool] = _always,
 ) -> set[int]:
-    """Values that follow from some nodes or values, in program order.
+    """Returns the values that follow from some nodes or values, in program order.
 
     Args:
         graph: the program.
@@ -104,5 +104,5 @@ def following(
 
 
 def is_state(node: Node) -> bool:
-    """True if a node carries a value that the iterations read, and do not only add to."""
+    """Returns True if a node carries a value that the iterations read, and do not only add to."""
     return Trait.CARRIES in node.traits and Trait.SUMS not in node.traits

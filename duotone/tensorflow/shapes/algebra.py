@@ -28,12 +28,12 @@ def each(operation: Operation) -> Sequence[Shape]:
 
 
 def merged(operation: Operation) -> Sequence[Shape]:
-    """A Merge: as large as the first input that is known."""
+    """Infers a Merge, which is as large as the first known input."""
     return [next((shape for shape in operation.shapes if shape is not None), None), ()]
 
 
 def broadcast(operation: Operation) -> Sequence[Shape]:
-    """Inputs are broadcast against each other."""
+    """Broadcasts the inputs against each other."""
     result: Shape = ()
     for shape in operation.shapes:
         result = broadcast_shapes(result, shape)
@@ -41,7 +41,7 @@ def broadcast(operation: Operation) -> Sequence[Shape]:
 
 
 def broadcast_shapes(left: Shape, right: Shape) -> Shape:
-    """The shape of two operands broadcast against each other."""
+    """Returns the shape of two operands broadcast against each other."""
     if left is None or right is None:
         return None
     rank = max(len(left), len(right))
@@ -50,18 +50,18 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def from_attribute(operation: Operation) -> Sequence[Shape]:
-    """A variable; a handle has the shape of its value."""
+    """Infers a variable; a handle has the shape of its value."""
     return [operation.attribute_shape()]
 
 
 def placeholder(operation: Operation) -> Sequence[Shape]:
-    """A placeholder; of a handle it does not say how large the value is."""
+    """Infers a placeholder; a handle does not say how large its value is."""
     is_handle = operation.node.attr["dtype"].type == RESOURCE
     return [None if is_handle else operation.attribute_shape()]
 
 
 def constant(operation: Operation) -> Sequence[Shape]:
-    """A Const."""
+    """Infers a Const."""
     return [shape_of_proto(operation.node.attr["value"].tensor.tensor_shape)]
 
 
@@ -76,7 +76,7 @@ def broadcast_to(operation: Operation) -> Sequence[Shape]:
 
 
 def matmul(operation: Operation) -> Sequence[Shape]:
-    """MatMul."""
+    """Infers a MatMul."""
     left, right = operation.shape(0), operation.shape(1)
     rows = left[1 if operation.boolean("transpose_a") else 0] if left else None
     columns = right[0 if operation.boolean("transpose_b") else 1] if right else None
@@ -84,7 +84,7 @@ def matmul(operation: Operation) -> Sequence[Shape]:
 
 
 def batch_matmul(operation: Operation) -> Sequence[Shape]:
-    """BatchMatMul, with broadcast batch dimensions."""
+    """Infers a BatchMatMul, with broadcast batch dimensions."""
     left, right = operation.shape(0), operation.shape(1)
     if left is None or right is None:
         return [None]
@@ -95,7 +95,7 @@ def batch_matmul(operation: Operation) -> Sequence[Shape]:
 
 
 def einsum(operation: Operation) -> Sequence[Shape]:
-    """Einsum; an ellipsis matches the remaining dimensions."""
+    """Infers an Einsum; an ellipsis matches the remaining dimensions."""
     inputs, _, output = operation.text("equation").replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     dots: Shape = ()
@@ -116,7 +116,7 @@ def einsum(operation: Operation) -> Sequence[Shape]:
 
 
 def reduction(operation: Operation) -> Sequence[Shape]:
-    """Sums, means and the like over the axes that the second input names."""
+    """Infers reductions over the axes that the second input names."""
     shape, axes = operation.shape(0), operation.value(1)
     if shape is None or axes is None or None in axes:
         return [None]
@@ -135,7 +135,7 @@ def arg_reduction(operation: Operation) -> Sequence[Shape]:
 
 
 def shape_vector(operation: Operation) -> Sequence[Shape]:
-    """Shape and ShapeN: a vector as long as the rank."""
+    """Infers Shape and ShapeN: a vector as long as the rank."""
     return [None if shape is None else (len(shape),) for shape in operation.shapes]
 
 

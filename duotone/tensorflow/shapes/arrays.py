@@ -12,7 +12,7 @@ from duotone.tensorflow.shapes.operation import Numbers, Operation, Shape, Shape
 
 
 def reshape(operation: Operation) -> Sequence[Shape]:
-    """Reshape; a dimension of -1 takes what is left."""
+    """Infers a Reshape; a dimension of -1 takes what is left."""
     shape, target = operation.shape(0), operation.value(1)
     if target is None:
         wanted = operation.shape(1)
@@ -32,7 +32,7 @@ def reshape(operation: Operation) -> Sequence[Shape]:
 
 
 def transpose(operation: Operation) -> Sequence[Shape]:
-    """Transpose by a constant permutation."""
+    """Infers a Transpose by a constant permutation."""
     shape, order = operation.shape(0), operation.value(1)
     if order is None:
         return [None if shape is None else (None,) * len(shape)]
@@ -41,12 +41,12 @@ def transpose(operation: Operation) -> Sequence[Shape]:
 
 
 def concat(operation: Operation) -> Sequence[Shape]:
-    """ConcatV2: the axis is the last input."""
+    """Infers ConcatV2, whose last input is the axis."""
     return _concat(operation.shapes[:-1], operation.value(len(operation.shapes) - 1))
 
 
 def old_concat(operation: Operation) -> Sequence[Shape]:
-    """Concat: the axis is the first input."""
+    """Infers Concat, whose first input is the axis."""
     return _concat(operation.shapes[1:], operation.value(0))
 
 
@@ -61,7 +61,7 @@ def _concat(shapes: Sequence[Shape], axes: Numbers) -> Sequence[Shape]:
 
 
 def split(operation: Operation) -> Sequence[Shape]:
-    """Split in equal parts: the axis comes first."""
+    """Infers a Split into equal pieces; the axis comes first."""
     shape, axes = operation.shape(1), operation.value(0)
     if shape is None or not axes or axes[0] is None:
         return [None]
@@ -72,7 +72,7 @@ def split(operation: Operation) -> Sequence[Shape]:
 
 
 def split_v(operation: Operation) -> Sequence[Shape]:
-    """Split in parts of given sizes."""
+    """Infers SplitV, with pieces of given sizes."""
     shape, sizes, axes = operation.shape(0), operation.value(1), operation.value(2)
     if shape is None or sizes is None or not axes or axes[0] is None:
         return [None]
@@ -84,7 +84,7 @@ def split_v(operation: Operation) -> Sequence[Shape]:
 
 
 def pack(operation: Operation) -> Sequence[Shape]:
-    """Pack along a new axis."""
+    """Infers a Pack along a new axis."""
     shape = next((s for s in operation.shapes if s is not None), None)
     if shape is None:
         return [None]
@@ -93,7 +93,7 @@ def pack(operation: Operation) -> Sequence[Shape]:
 
 
 def unpack(operation: Operation) -> Sequence[Shape]:
-    """Unpack along an axis."""
+    """Infers an Unpack along an axis."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -102,7 +102,7 @@ def unpack(operation: Operation) -> Sequence[Shape]:
 
 
 def expand_dims(operation: Operation) -> Sequence[Shape]:
-    """ExpandDims at a constant position."""
+    """Infers ExpandDims at a constant position."""
     shape, axes = operation.shape(0), operation.value(1)
     if shape is None or not axes or axes[0] is None:
         return [None]
@@ -111,7 +111,7 @@ def expand_dims(operation: Operation) -> Sequence[Shape]:
 
 
 def squeeze(operation: Operation) -> Sequence[Shape]:
-    """Squeeze of given axes, or of all dimensions of 1."""
+    """Infers Squeeze of given axes, or of all dimensions of 1."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -122,7 +122,7 @@ def squeeze(operation: Operation) -> Sequence[Shape]:
 
 
 def pad(operation: Operation) -> Sequence[Shape]:
-    """Pad by constant widths."""
+    """Infers Pad by constant widths."""
     shape, widths = operation.shape(0), operation.value(1)
     if shape is None or widths is None:
         return [shape]
@@ -135,7 +135,7 @@ def pad(operation: Operation) -> Sequence[Shape]:
 
 
 def tile(operation: Operation) -> Sequence[Shape]:
-    """Tile by constant multiples."""
+    """Infers Tile by constant multiples."""
     shape, counts = operation.shape(0), operation.value(1)
     if shape is None or counts is None:
         return [None]
@@ -144,7 +144,7 @@ def tile(operation: Operation) -> Sequence[Shape]:
 
 
 def cut_out(operation: Operation) -> Sequence[Shape]:
-    """Slice: the third input is the size; -1 takes the rest."""
+    """Infers a Slice: the third input is the size; -1 takes the rest."""
     shape, start, size = operation.shape(0), operation.value(1), operation.value(2)
     if shape is None or size is None:
         return [None]
@@ -154,7 +154,7 @@ def cut_out(operation: Operation) -> Sequence[Shape]:
 
 
 def gather(operation: Operation) -> Sequence[Shape]:
-    """GatherV2 and its forerunners along the first or a constant axis."""
+    """Infers GatherV2 and its forerunners along the first or a constant axis."""
     table, indices, axes = operation.shape(0), operation.shape(1), operation.value(2)
     if table is None or indices is None:
         return [None]
@@ -164,7 +164,7 @@ def gather(operation: Operation) -> Sequence[Shape]:
 
 
 def one_hot(operation: Operation) -> Sequence[Shape]:
-    """OneHot: a new axis of the depth."""
+    """Infers OneHot, which adds an axis of the depth."""
     shape, depth = operation.shape(0), operation.value(1)
     if shape is None:
         return [None]
@@ -173,7 +173,7 @@ def one_hot(operation: Operation) -> Sequence[Shape]:
 
 
 def strided_slice(operation: Operation) -> Sequence[Shape]:
-    """StridedSlice with constant indices, including masks; no ellipsis."""
+    """Infers StridedSlice with constant indices and masks, without an ellipsis."""
     shape = operation.shape(0)
     parts = [operation.value(slot) for slot in (1, 2, 3)]
     if shape is None or any(p is None for p in parts) or operation.integer("ellipsis_mask"):

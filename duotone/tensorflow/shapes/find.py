@@ -4,10 +4,10 @@
 
     shape of each output   _output_shapes if TensorFlow recorded it, else the op's rule, else
                            unknown
-    value of each output   of small integer vectors: shapes that are calculated in the graph
+    value of each output   of small integer vectors: shapes that the graph computes
 
-A dimension that is not known is None and counts as 1; a shape that is not known is None. The loop
-edges of a Merge are not looked at: a loop keeps shapes.
+A dimension that is not known is None and counts as 1; a shape that is not known is None. This
+ignores the loop edges of a Merge, since a loop keeps shapes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 
 
 def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
-    """The shapes of all outputs.
+    """Returns the shapes of all outputs.
 
     Args:
-        units: of the graph.
+        units: the units of the graph.
         guess: give a likely shape where the true one is not known: a window of unknown size is
             small, and an op of unknown shape gives as much as its largest input has.
 
@@ -93,7 +93,7 @@ def running_order(units: Units) -> list[int]:
 
 
 def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
-    """The shapes of a node's outputs, one for each."""
+    """Returns the shapes of a node's outputs, one for each."""
     node, count = operation.node, operation.outputs
     if "_output_shapes" in node.attr:
         known = [shape_of_proto(proto) for proto in node.attr["_output_shapes"].list.shape]
@@ -114,12 +114,12 @@ def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
 
 
 def element_count(units: Units, *, guess: bool = False) -> ElementCount:
-    """A function that gives the elements of each port.
+    """Returns a function that gives the elements of each port.
 
     Shapes are looked for when they are first asked for: a graph without casts needs none.
 
     Args:
-        units: of the graph.
+        units: the units of the graph.
         guess: give a likely number where the true one is not known.
     """
     shapes: list[Sequence[Shape]] = []

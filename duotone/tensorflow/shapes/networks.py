@@ -12,7 +12,7 @@ from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule
 
 
 def _channel_axis(operation: Operation, rank: int) -> int:
-    """Where the channels are in an activation."""
+    """Returns where the channels are in an activation."""
     return 1 if operation.text("data_format", "NHWC").startswith("NC") else rank - 1
 
 
@@ -24,7 +24,7 @@ def _spatial_axes(operation: Operation, rank: int) -> list[int]:
 def _window(
     operation: Operation, size: int | None, axis: int, window: int | None, strides: Sequence[int]
 ) -> int | None:
-    """The size of one dimension after a window has moved over it."""
+    """Returns the size of one dimension after a window has moved over it."""
     stride = strides[axis] if axis < len(strides) else 1
     padding = operation.text("padding", "VALID")
     if size is not None and padding == "SAME":
@@ -40,12 +40,12 @@ def _window(
 
 
 def convolution(operation: Operation) -> Sequence[Shape]:
-    """Conv2D, Conv3D: filters end in input channels, output channels."""
+    """Infers Conv2D and Conv3D, whose filters end in input channels, output channels."""
     return _convolved(operation, depthwise=False)
 
 
 def depthwise_convolution(operation: Operation) -> Sequence[Shape]:
-    """DepthwiseConv2dNative: filters end in channels, multiplier."""
+    """Infers DepthwiseConv2dNative, whose filters end in channels, multiplier."""
     return _convolved(operation, depthwise=True)
 
 
@@ -69,7 +69,7 @@ def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
 
 
 def input_gradient(operation: Operation) -> Sequence[Shape]:
-    """Conv*BackpropInput: the first input is the size; without it, as the gradient's."""
+    """Infers Conv*BackpropInput from its first input, the size, or else from the gradient."""
     sizes = operation.value(0)
     if sizes is not None:
         return [sizes]
@@ -86,12 +86,12 @@ def input_gradient(operation: Operation) -> Sequence[Shape]:
 
 
 def filter_gradient(operation: Operation) -> Sequence[Shape]:
-    """Conv*BackpropFilter: the second input is the size of the filter."""
+    """Infers Conv*BackpropFilter: the second input is the size of the filter."""
     return [operation.value(1)]
 
 
 def pooling(operation: Operation) -> Sequence[Shape]:
-    """Pooling with its window in attributes."""
+    """Infers a pooling, whose attributes have the window."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -103,23 +103,23 @@ def pooling(operation: Operation) -> Sequence[Shape]:
 
 
 def pooling_gradient(operation: Operation) -> Sequence[Shape]:
-    """Gradients that take the pooled input first."""
+    """Returns the gradients that take the pooled input first."""
     return [operation.shape(0)]
 
 
 def average_gradient(operation: Operation) -> Sequence[Shape]:
-    """AvgPoolGrad: the first input is the size."""
+    """Infers AvgPoolGrad: the first input is the size."""
     return [operation.value(0)]
 
 
 def bias_gradient(operation: Operation) -> Sequence[Shape]:
-    """BiasAddGrad: one number per channel."""
+    """Infers BiasAddGrad: one number per channel."""
     shape = operation.shape(0)
     return [None if shape is None else (shape[_channel_axis(operation, len(shape))],)]
 
 
 def normalisation(operation: Operation) -> Sequence[Shape]:
-    """FusedBatchNorm and its gradients: an activation, then a vector per output."""
+    """Infers FusedBatchNorm and its gradients: an activation, then a vector per output."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -128,12 +128,12 @@ def normalisation(operation: Operation) -> Sequence[Shape]:
 
 
 def normalisation_gradient(operation: Operation) -> Sequence[Shape]:
-    """FusedBatchNormGrad: its last two outputs are empty."""
+    """Infers FusedBatchNormGrad, whose last two outputs are empty."""
     return [*normalisation(operation)[:3], (0,), (0,)]
 
 
 def biased(operation: Operation) -> Sequence[Shape]:
-    """BiasAdd: the bias tells how many channels there are."""
+    """Infers BiasAdd: the bias has one element per channel."""
     shape, bias = operation.shape(0), operation.shape(1)
     if shape is None or bias is None:
         return [shape]
@@ -142,23 +142,23 @@ def biased(operation: Operation) -> Sequence[Shape]:
 
 
 def like_second(operation: Operation) -> Sequence[Shape]:
-    """Gradients that take what was resized second."""
+    """Returns the gradients that take what was resized second."""
     return [operation.shape(1)]
 
 
 def loss(operation: Operation) -> Sequence[Shape]:
-    """Softmax cross entropy: a loss per example and the gradient of the logits."""
+    """Infers softmax cross entropy: a loss per example and the gradient of the logits."""
     shape = operation.shape(0)
     return [None, None] if shape is None else [shape[:1], shape]
 
 
 def to_scalar(operation: Operation) -> Sequence[Shape]:
-    """L2Loss."""
+    """Infers L2Loss, a scalar."""
     return [()] * operation.outputs
 
 
 def top_k(operation: Operation) -> Sequence[Shape]:
-    """TopKV2: values and their indices."""
+    """Infers TopKV2: values and their indices."""
     shape, count = operation.shape(0), operation.value(1)
     if shape is None:
         return [None, None]
@@ -166,7 +166,7 @@ def top_k(operation: Operation) -> Sequence[Shape]:
 
 
 def resize(operation: Operation) -> Sequence[Shape]:
-    """Resizing of images to a constant size."""
+    """Infers the resizing of images to a constant size."""
     shape, size = operation.shape(0), operation.value(1)
     if shape is None:
         return [None]
@@ -175,12 +175,12 @@ def resize(operation: Operation) -> Sequence[Shape]:
 
 
 def block_cell(operation: Operation) -> Sequence[Shape]:
-    """LSTMBlockCell, GRUBlockCell: all outputs are as large as the state."""
+    """Infers LSTMBlockCell and GRUBlockCell: all outputs are as large as the state."""
     return [operation.shape(1)] * operation.outputs
 
 
 def block_sequence(operation: Operation) -> Sequence[Shape]:
-    """BlockLSTM: time, batch and the size of the state."""
+    """Infers BlockLSTM from time, batch and the size of the state."""
     steps, state = operation.shape(1), operation.shape(2)
     if steps is None or state is None:
         return [None]

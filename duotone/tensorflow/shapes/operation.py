@@ -1,7 +1,4 @@
-"""Operation: a node as a shape rule sees it, and what shapes and small values are.
-
-``algebra``, ``arrays``, ``networks`` and ``values`` read them.
-"""
+"""Operation: a node as a shape rule sees it, and the types of shapes and small values."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ class Operation:
 
     Attributes:
         node: the node.
-        shapes: of its data inputs.
-        values: of its data inputs, where they are small vectors of whole numbers.
+        shapes: the shapes of its data inputs.
+        values: the values of its data inputs, where they are small vectors of whole numbers.
         outputs: how many outputs it has.
         guess: whether a likely shape is wanted where the true one is not known.
     """
@@ -36,31 +33,31 @@ class Operation:
     guess: bool = False
 
     def shape(self, slot: int) -> Shape:
-        """The shape of an input; None if there is no such input either."""
+        """Returns the shape of an input; None if there is no such input either."""
         return self.shapes[slot] if slot < len(self.shapes) else None
 
     def value(self, slot: int) -> Numbers:
-        """The value of an input."""
+        """Returns the value of an input."""
         return self.values[slot] if slot < len(self.values) else None
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An integer attribute."""
+        """Returns an integer attribute."""
         return self.node.attr[name].i if name in self.node.attr else default
 
     def boolean(self, name: str) -> bool:
-        """A boolean attribute; absent is False."""
+        """Returns a boolean attribute; absent is False."""
         return name in self.node.attr and self.node.attr[name].b
 
     def text(self, name: str, default: str = "") -> str:
-        """A string attribute."""
+        """Returns a string attribute."""
         return self.node.attr[name].s.decode() if name in self.node.attr else default
 
     def integers(self, name: str) -> list[int]:
-        """An attribute that lists integers; empty if it is absent."""
+        """Returns an attribute that lists integers; empty if it is absent."""
         return list(self.node.attr[name].list.i) if name in self.node.attr else []
 
     def attribute_shape(self, name: str = "shape") -> Shape:
-        """An attribute with a shape."""
+        """Returns an attribute with a shape."""
         return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
 
 
@@ -69,18 +66,18 @@ ValueRule = Callable[[Operation], Sequence[Numbers]]
 
 
 def shape_of_proto(proto: Any) -> Shape:
-    """A TensorShapeProto as a shape."""
+    """Returns a TensorShapeProto as a shape."""
     if proto.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)
 
 
 def count_elements(shape: Shape, unknown: int = 1) -> int | None:
-    """Elements of a shape.
+    """Returns the elements of a shape.
 
     Args:
         shape: the shape.
-        unknown: what a dimension that is not known counts as.
+        unknown: the size to assume for an unknown dimension.
 
     Example:
         >>> count_elements((None, 28, 28)), count_elements(None)

@@ -1,4 +1,4 @@
-"""Values: small vectors of whole numbers that say how large something is, where they are known."""
+"""Values: computes small integer vectors that give the sizes of other values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTEGERS = {3: ("i", 4, "int_val"), 9: ("q", 8, "int64_val")}  # int32, int64: 
 
 
 def constant_value(node: NodeDef) -> Numbers:
-    """The value of a Const node with few whole numbers."""
+    """Returns the value of a Const node with few whole numbers."""
     tensor = node.attr["value"].tensor
     shape = shape_of_proto(tensor.tensor_shape)
     count = count_elements(shape)
@@ -77,7 +77,7 @@ def _each_shape(operation: Operation) -> Sequence[Numbers]:
 
 
 def _first(rule: Callable[[Operation], Numbers]) -> ValueRule:
-    """A rule for an op with one output."""
+    """Returns a rule for an op with one output."""
     return lambda operation: [rule(operation)]
 
 
@@ -92,4 +92,4 @@ VALUES: dict[str, ValueRule] = {
     "StridedSlice": _first(_picked),
     "Prod": _first(_product),
 }
-"""How small vectors of whole numbers come about that say how large something is."""
+"""The rules for the ops that compute small integer vectors."""

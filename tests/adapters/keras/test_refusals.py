@@ -34,7 +34,7 @@ def test_the_errors_are_those_that_the_original_raised():
     "optimizer", ["sgd", SGD, None, 3, pytest.param(object(), id="object")], ids=str
 )
 def test_no_optimizer(optimizer):
-    with pytest.raises(ArgumentTypeError, match=r"is no keras\.optimizers\.Optimizer"):
+    with pytest.raises(ArgumentTypeError, match=r"is not a keras\.optimizers\.Optimizer"):
         enable(optimizer)
 
 

@@ -66,11 +66,11 @@ def test_a_csv_file_without_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"step,loss\n1,two\n", "line 2: loss is 'two', which is no number"),
-        (b"step,loss\nx,2\n", "line 2: step is 'x', which is no number"),
+        (b"step,loss\n1,two\n", "line 2: loss is 'two', which is not a number"),
+        (b"step,loss\nx,2\n", "line 2: step is 'x', which is not a number"),
         (b"step\n1\n", "its first line must name the curves"),
         (b"", "its first line must name the curves"),
-        (b"loss\n\xff\xfe\n", "is no CSV file"),
+        (b"loss\n\xff\xfe\n", "is not a CSV file"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(tmp_path: Path, content: bytes, message: str) -> None:
