@@ -11,6 +11,7 @@ from duotone.graph.graph import Paint
 from duotone.precision.pipeline import Capabilities, Decisions, decide
 from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.rules import Rule
+from duotone.precision.safety.safety_rules import SAFETY_RULES
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Precisions, Reason
 from duotone.tensorflow.reading import ReadGraph, read
@@ -45,6 +46,30 @@ def paint_duotone(facts: Facts) -> Precisions:
     agree_on_loops(facts.units, allow, [])
     shorten_casts(facts.units, allow)
     return Precisions(allow, {}, [], [], reasons=reasons)
+
+
+_UNSAFE = frozenset({Rule.CONSTANT, *SAFETY_RULES}) - {Rule.DEVICE, Rule.RANGE}
+"""The rules that keep an operation float32 because half cannot hold its numbers."""
+
+
+def find_unsafe(facts: Facts) -> dict[int, Reason]:
+    """The units that duotone's safety rules keep float32, with their reasons.
+
+    Args:
+        facts: the units, with the policy as duotone's painter takes it. TensorFlow's painter adds
+            edges to the units, so this comes first.
+
+    Returns:
+        By unit, the reason.
+    """
+    built = read(facts)
+    found = decide(built.graph, facts.resolved, CAPABILITIES)
+    unsafe: dict[int, Reason] = {}
+    for node, units in enumerate(built.units):
+        rule = found.painting.rules[node]
+        if rule in _UNSAFE or (rule is Rule.TAINT and found.painting.details.get(node)):
+            unsafe.update(dict.fromkeys(units, Reason(rule.value, found.painting.reason(node))))
+    return unsafe
 
 
 def _half_units(built: ReadGraph, found: Decisions) -> tuple[dict[int, str], dict[int, Reason]]:

@@ -26,7 +26,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from duotone.errors import ArgumentError, PolicyError
+from duotone.errors import ArgumentError, PolicyError, plural
 from duotone.graph.graph import HALF_TYPES
 from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.dtypes import canonical
@@ -45,8 +45,8 @@ from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
-from duotone.tensorflow.painting import paint_duotone
-from duotone.tensorflow.passes import Precisions, paint
+from duotone.tensorflow.painting import find_unsafe, paint_duotone
+from duotone.tensorflow.passes import Precisions, Reason, paint
 from duotone.tensorflow.preparation import (
     drop_doubled_controls,
     find_preserved,
@@ -71,6 +71,7 @@ _NOT_FOR_GRAPHS = (
     "reduce_dtype",
 )
 """Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
+_SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
 logger = logging.getLogger("duotone")
 
 
@@ -84,6 +85,7 @@ class _Settings:
     skipped: bool
     kept_full: tuple[re.Pattern[str], ...]
     loops: Mapping[str, Collection[int]]
+    rules: Resolved
 
     def find_op(self, name: str) -> OpDefinition | None:
         """Returns the definition of an op or function."""
@@ -144,7 +146,9 @@ def rewrite(
     graph.CopyFrom(graph_def)
     _warn_of_idle_patterns(graph, settings)
     with _no_garbage_collection():
-        return _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
+        done = _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
+    _warn_of_unsafe(done, settings.resolved.painter)
+    return done
 
 
 @contextlib.contextmanager
@@ -175,12 +179,15 @@ def _rewrite_all(
         body = FunctionBody(by_name[name], settings.find_op)
         done = _rewrite_body(body.graph, name, body.preserved, settings)
         by_name[name].CopyFrom(body.close(done.casts))
-        functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)
+        functions[name] = FunctionResult(
+            done.painting, done.casts, done.op_changes, done.decisions, unsafe=done.unsafe
+        )
     return RewriteResult(
         main.painting,
         main.casts,
         main.op_changes,
         main.decisions,
+        unsafe=main.unsafe,
         graph_def=graph,
         functions=functions,
         dropped_functions=dropped,
@@ -206,15 +213,21 @@ def _settings(
         for function in graph.library.function
     }
     fast = device.is_fast or (device.type == "gpu" and merged.ignore_performance)
-    lists = make_lists(dtype, device, merged, op_names() | functions.keys())
+    half = HALF_TYPES[dtype]
+    known = op_names() | functions.keys()
+    by_rules = edited_lists(merged, half, ENTRIES)
     if painter == "duotone":
-        lists = edited_lists(merged, HALF_TYPES[dtype], ENTRIES)
+        merged.check_names(known | {entry.op for entry in ENTRIES}, _SHOWS_NAMES)
+        lists = by_rules
+    else:
+        lists = make_lists(dtype, device, merged, known)
     return _Settings(
-        resolve(merged, HALF_TYPES[dtype], lists),
+        resolve(merged, half, lists),
         device,
         functions=functions,
         skipped=dtype == "float16" and not fast,
         loops=loop_bodies(graph),
+        rules=resolve(dataclasses.replace(merged, painter="duotone"), half, by_rules),
         kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
     )
 
@@ -228,6 +241,30 @@ def _check_policy(policy: Policy) -> None:
                 "it out. To make more ops half, put them on the allow, infer or clear list; to "
                 "keep nodes full there is keep_full."
             )
+
+
+def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
+    """Returns the units that duotone's safety rules keep float32, for another painter."""
+    if settings.skipped or settings.resolved.painter == "duotone":
+        return {}
+    return find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
+
+
+def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
+    """Says which half operations duotone's safety rules would keep float32."""
+    found = {**result.unsafe}
+    for name, function in result.functions.items():
+        found |= {f"{name}/{node}": words for node, words in function.unsafe.items()}
+    if found:
+        node, words = next(iter(found.items()))
+        logger.warning(
+            "the painter %r makes %s half that duotone's safety rules keep float32, such as %r "
+            "(%s). painter='duotone' (--painter duotone) keeps them.",
+            painter,
+            plural(len(found), "node"),
+            node,
+            words,
+        )
 
 
 def _paint_mincut(facts: Facts, elements: ElementCount) -> Precisions:
@@ -305,12 +342,18 @@ def _rewrite_body(
         settings.loops.get(item),
     )
     elements = element_count(units)
+    unsafe = _find_unsafe(facts, settings)
     precisions = _PAINT[settings.resolved.painter](facts, elements)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )
     casts = apply(graph, facts, precisions.allow, elements)
-    result = BodyResult(painting, casts, changes, decisions)
+    chosen = {
+        units.nodes[units.node[unit]].name: reason.words
+        for unit, reason in unsafe.items()
+        if unit in precisions.allow
+    }
+    result = BodyResult(painting, casts, changes, decisions, unsafe=chosen)
     if not settings.skipped:
         dump.after(graph, facts, precisions, result, kept)
     return result

@@ -85,12 +85,15 @@ class BodyResult:
         casts: Cast nodes that were added, in the order of their sources.
         op_changes: node -> op before and after (FusedBatchNorm to its second version).
         decisions: one for each float32 unit, in the order of the nodes.
+        unsafe: the half nodes that duotone's safety rules keep float32, with reasons; always
+            empty for duotone's own painter.
     """
 
     painting: Mapping[str, Mapping[str, str]]
     casts: tuple[CastNodeRecord, ...]
     op_changes: Mapping[str, tuple[str, str]]
     decisions: tuple[Decision, ...]
+    unsafe: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
 
     @property
     def cast_bytes(self) -> int:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,19 +16,10 @@ from duotone.cli.main import app
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.tensorflow import files, rewrite_file
 from tests.tensorflow import graphs
+from tests.tensorflow.in_tensorflow import needs_tensorflow
 
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get("DUOTONE_TEST_TENSORFLOW"), reason="make test-tensorflow runs these"
-    ),
-    pytest.mark.filterwarnings("default"),
-]
+pytestmark = needs_tensorflow
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return pytest.importorskip("tensorflow")
 
 
 def written(tf, tmp_path, function, shape):

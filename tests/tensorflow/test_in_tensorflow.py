@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +14,13 @@ import pytest
 from benchmarks._graphdefs import cases
 from duotone.tensorflow import files, rewrite, rewrite_file
 from tests.tensorflow import graphs
+from tests.tensorflow.in_tensorflow import graph_of, needs_tensorflow, run
 
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get("DUOTONE_TEST_TENSORFLOW"), reason="make test-tensorflow runs these"
-    ),
-    pytest.mark.filterwarnings("default"),  # TensorFlow's own are not ours to judge
-]
+pytestmark = needs_tensorflow
 
 # Roundings to half on the way, relative to the largest element of the result.
 TOLERANCE = {"float16": 0.01, "bfloat16": 0.06}
 DTYPES = list(TOLERANCE)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return pytest.importorskip("tensorflow")
 
 
 def assert_close(half, full, dtype):
@@ -39,29 +28,6 @@ def assert_close(half, full, dtype):
     assert half.shape == full.shape
     assert np.isfinite(half).all()
     assert np.abs(half - full).max() <= TOLERANCE[dtype] * np.abs(full).max()
-
-
-def _run(tf, graph, fetch, **feed):
-    """Runs a GraphDef of duotone's message classes in a session."""
-    message = tf.compat.v1.GraphDef.FromString(graph.SerializeToString())
-    with tf.Graph().as_default() as loaded:
-        tf.import_graph_def(message, name="")
-        with tf.compat.v1.Session(graph=loaded) as session:
-            values = {f"{name}:0": value for name, value in feed.items()}
-            return session.run([f"{name}:0" for name in fetch], values)
-
-
-def _graph_of(tf, function, *arguments):
-    """The GraphDef of a function, in duotone's message classes; its results are r0, r1 ..."""
-    with tf.Graph().as_default() as graph:
-        inputs = [
-            tf.compat.v1.placeholder(tf.float32, a.shape, f"x{i}") for i, a in enumerate(arguments)
-        ]
-        results = [tf.identity(r, f"r{i}") for i, r in enumerate(function(*inputs))]
-        message = graph.as_graph_def()
-    feed = {f"x{i}": a for i, a in enumerate(arguments)}
-    names = [f"r{i}" for i in range(len(results))]
-    return graphs.new_graph().FromString(message.SerializeToString()), names, feed
 
 
 def _random(*shape):
@@ -72,16 +38,16 @@ def _random(*shape):
 def test_the_smallest_graph(tf, dtype):
     graph = graphs.chain()
     result = rewrite(graph, fetch=["result"], dtype=dtype)
-    x = _random(4, 4)
+    x = _random(16, 16)
     assert len(result.casts) == 3
     assert_close(
-        _run(tf, result.graph_def, ["result"], x=x)[0],
-        _run(tf, graph, ["result"], x=x)[0],
+        run(tf, result.graph_def, ["result"], x=x)[0],
+        run(tf, graph, ["result"], x=x)[0],
         dtype,
     )
 
 
-@pytest.mark.parametrize("painter", ["tensorflow", "mincut"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_convolutional_network_and_its_gradient(tf, dtype, painter):
     kernel, scale, weights = _random(3, 3, 3, 8) / 5, np.ones(8, np.float32), _random(8, 4)
@@ -96,11 +62,11 @@ def test_a_convolutional_network_and_its_gradient(tf, dtype, painter):
         loss = tf.reduce_mean(tf.nn.softmax(h @ w)[:, 0])
         return [h @ w, *tf.gradients(loss, [k, w])]
 
-    graph, fetch, feed = _graph_of(tf, step, _random(2, 8, 8, 3))
+    graph, fetch, feed = graph_of(tf, step, _random(2, 8, 8, 3))
     result = rewrite(graph, fetch=fetch, dtype=dtype, painter=painter)
     assert any(c != "f32" for precisions in result.painting.values() for c in precisions.values())
-    got = _run(tf, result.graph_def, fetch, **feed)
-    for half, full in zip(got, _run(tf, graph, fetch, **feed), strict=True):
+    got = run(tf, result.graph_def, fetch, **feed)
+    for half, full in zip(got, run(tf, graph, fetch, **feed), strict=True):
         assert_close(half, full, dtype)
 
 
@@ -117,10 +83,10 @@ def test_a_while_loop_with_lists_of_tensors(tf, dtype):
         _, h, out = tf.while_loop(lambda i, *_: i < 4, body, (0, x, out))
         return [h, out.stack()]
 
-    graph, fetch, feed = _graph_of(tf, recur, _random(3, 6))
+    graph, fetch, feed = graph_of(tf, recur, _random(3, 6))
     result = rewrite(graph, fetch=fetch, dtype=dtype)
-    got = _run(tf, result.graph_def, fetch, **feed)
-    for half, full in zip(got, _run(tf, graph, fetch, **feed), strict=True):
+    got = run(tf, result.graph_def, fetch, **feed)
+    for half, full in zip(got, run(tf, graph, fetch, **feed), strict=True):
         assert_close(half, full, dtype)
 
 
@@ -130,9 +96,9 @@ FETCH = {name: json.loads(answer)["fetch"] for name, _, answer in cases()}
 STATELESS = [name for name, graph in GRAPHS.items() if not STATE & {node.op for node in graph.node}]
 
 
-@pytest.mark.parametrize("painter", ["tensorflow", "mincut"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 @pytest.mark.parametrize("name", STATELESS)
-def test_observed_graphs_load_and_run(tf, tmp_path, name, painter):
+def test_observed_graphs_load_andrun(tf, tmp_path, name, painter):
     """In bfloat16, for which a CPU has all kernels; values are compared by the other tests."""
     graph, fetch = GRAPHS[name], FETCH[name]
     feed = {}
@@ -146,8 +112,8 @@ def test_observed_graphs_load_and_run(tf, tmp_path, name, painter):
     # What has a value: no training operation, no list of tensors.
     painting = done.graphs[0].result.painting
     fetch = [n for n in fetch if n in painting and "element_dtype" not in painting[n]]
-    got = _run(tf, done.graphs[0].result.graph_def, fetch, **feed)
-    for half, full in zip(got, _run(tf, graph, fetch, **feed), strict=True):
+    got = run(tf, done.graphs[0].result.graph_def, fetch, **feed)
+    for half, full in zip(got, run(tf, graph, fetch, **feed), strict=True):
         assert (half.shape, half.dtype) == (full.shape, full.dtype)
 
 

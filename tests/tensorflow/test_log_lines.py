@@ -33,7 +33,7 @@ def log_of(caplog, graph, **settings):
     """The lines that a rewrite logs."""
     with caplog.at_level(logging.INFO, logger="duotone.painter"):
         rewrite(graph, policy=Policy(log_decisions=True), **settings)
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [r.getMessage() for r in caplog.records if r.name == "duotone.painter"]
     caplog.clear()
     return lines
 

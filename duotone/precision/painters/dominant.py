@@ -321,6 +321,8 @@ def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
     for index, rule in enumerate(canvas.rules):
         if rule is None:
             canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.NO_HALF_OPERAND
+            if tainted[index] is Taint.EVERYWHERE:
+                canvas.details[index] = "half may not hold the numbers that it reads"
 
 
 STEPS: Mapping[Rule, Callable[[Canvas], None]] = MappingProxyType(

@@ -1,0 +1,224 @@
+"""Programs that half precision breaks, in TensorFlow: duotone's painter against TensorFlow's.
+
+``make test-tensorflow`` runs these in an environment of their own; elsewhere they are skipped.
+Float32 is the reference. An error is a root mean square, relative to that of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from duotone.tensorflow import rewrite
+from tests.tensorflow.in_tensorflow import graph_of, needs_tensorflow, run
+
+pytestmark = needs_tensorflow
+
+# The largest error of a dot of 64 terms and what follows it, with a factor of 4 to spare.
+TOLERANCE = {"float16": 0.005, "bfloat16": 0.03}
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any, float]] = {}
+
+
+def _random(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+W = _random(64, 64) / 8
+X = _random(32, 64)
+ZEROS = X.copy()
+ZEROS[3], ZEROS[5] = 0.0, 1e-5
+AUDIO = _random(4, 4000) * 0.1
+
+
+def _program(x: Any, factor: float = 1.0) -> Callable[..., Any]:
+    """Adds a program; ``factor`` widens the tolerance where float32 inputs round to half."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        PROGRAMS[function.__name__] = (function, x, factor)
+        return function
+
+    return add
+
+
+def _log_mel(tf: Any, x: Any, scale: float) -> Any:
+    frames = tf.signal.frame(x * scale, 256, 128) * np.hanning(256).astype(np.float32)
+    angle = np.arange(129)[None] * np.arange(256)[:, None] * 2 * np.pi / 256
+    real = frames @ np.cos(angle).astype(np.float32)
+    imaginary = frames @ np.sin(angle).astype(np.float32)
+    power = real * real + imaginary * imaginary
+    return tf.math.log(tf.maximum(power @ (np.abs(_random(129, 40)) * 0.02), 1e-10))
+
+
+@_program(AUDIO)
+def log_mel(tf, x):
+    return _log_mel(tf, x, 1.0)
+
+
+@_program(AUDIO)
+def log_mel_of_16_bit_samples(tf, x):
+    return _log_mel(tf, x, 32768.0)
+
+
+@_program(AUDIO)
+def log_mel_of_silence(tf, x):
+    return _log_mel(tf, x, 1e-4)
+
+
+@_program(AUDIO)
+def log_mel_by_fft(tf, x):
+    spectrum = tf.abs(tf.signal.stft(x * 2e4, 256, 128))
+    return tf.math.log(spectrum**2 @ (np.abs(_random(129, 40)) * 0.02) + 1e-6)
+
+
+@_program(ZEROS)
+def norm_of_a_zero_row(tf, x):
+    return tf.math.l2_normalize(tf.nn.relu(x @ W), axis=-1, epsilon=1e-12) @ W
+
+
+@_program(ZEROS)
+def norm_of_a_zero_row_by_a_root(tf, x):
+    h = x @ W
+    return (h / tf.sqrt(tf.reduce_sum(h * h, -1, keepdims=True) + 1e-12)) @ W
+
+
+@_program(X)
+def weights_of_a_million(tf, x):
+    return tf.nn.relu(x @ (W * 1e6)) @ (W * 1e-6)
+
+
+@_program(X)
+def bias_of_a_million(tf, x):
+    return ((x @ W + 1e6) * 1e-6) @ W
+
+
+@_program(X)
+def positions_of_floats(tf, x):
+    position = tf.range(0.0, 5000.0, 1.0)[:, None]
+    angle = position * (10000 ** (-np.arange(0, 64, 2) / 64)).astype(np.float32)[None]
+    return tf.concat([tf.sin(angle), tf.cos(angle)], -1) @ W + tf.reduce_sum(x @ W) * 0
+
+
+@_program(X)
+def positions_by_a_product(tf, x):
+    position = tf.cast(tf.range(5000), tf.float32)[:, None]
+    return tf.sin(position @ _random(1, 64)) @ W + tf.reduce_sum(x @ W) * 0
+
+
+@_program(X)
+def attention_with_a_mask(tf, x):
+    q, k, v = x @ W, x @ W.T, x @ W
+    mask = np.triu(np.full((32, 32), -1e9, np.float32), 1)
+    return tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 8 + mask) @ v
+
+
+@_program(X)
+def layer_norm_by_hand(tf, x):
+    h = x @ W * 30.0
+    mean = tf.reduce_mean(h, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.math.squared_difference(h, mean), -1, keepdims=True)
+    return ((h - mean) * tf.math.rsqrt(variance + 1e-5)) @ W
+
+
+@_program(X, 4.0)
+def variance_by_moments(tf, x):
+    h = x @ W + 50.0
+    mean = tf.reduce_mean(h, -1, keepdims=True)
+    variance = tf.reduce_mean(h * h, -1, keepdims=True) - mean * mean
+    return ((h - mean) / tf.sqrt(variance + 1e-5)) @ W
+
+
+@_program(X)
+def distances(tf, x):
+    a = x @ W + 20.0
+    squares = tf.reduce_sum(a * a, -1)
+    return squares[:, None] + squares[None] - 2.0 * tf.matmul(a, a, transpose_b=True)
+
+
+@_program(X)
+def log_probabilities(tf, x):
+    logits = x @ W * 5.0
+    return logits - tf.reduce_logsumexp(logits, -1, keepdims=True)
+
+
+@_program(X)
+def entropy(tf, x):
+    p = tf.nn.softmax(x @ W)
+    return -tf.reduce_sum(p * tf.math.log(p + 1e-9), -1)
+
+
+@_program(X)
+def long_sums(tf, x):
+    return tf.cumsum(tf.tile(tf.nn.relu(x @ W), [100, 1]), 0)
+
+
+@_program(X)
+def solve(tf, x):
+    return tf.linalg.solve(tf.matmul(x, x, transpose_b=True) + tf.eye(32) * 1e-2, x)
+
+
+@_program(X)
+def sums_over_iterations(tf, x):
+    def step(i, state):
+        return i + 1, state + 0.01 * tf.tanh(state @ W)
+
+    return tf.while_loop(lambda i, state: i < 200, step, (0, x))[1]
+
+
+@_program(X)
+def power_iteration(tf, x):
+    def step(i, state):
+        y = state @ (W @ W.T)
+        return i + 1, y / tf.norm(y)
+
+    return tf.while_loop(lambda i, state: i < 50, step, (0, x))[1]
+
+
+@_program(X)
+def a_choice_with_a_logarithm(tf, x):
+    h = x @ W
+    return tf.where(h > 0, h, tf.math.log(tf.maximum(tf.abs(h), 1e-8))) @ W
+
+
+@_program(X)
+def gradients_of_a_classifier(tf, x):
+    w = tf.constant(W)
+    logits = tf.nn.relu(x @ w) @ W.T
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(32), logits)
+    return tf.gradients(tf.reduce_mean(loss), [w])[0]
+
+
+def _error(found: Any, full: Any) -> float:
+    """The root mean square of the difference over that of the elements; infinite for infinities."""
+    if not np.isfinite(found).all():
+        return np.inf
+    return float(np.sqrt(np.mean((found - full) ** 2) / np.mean(full**2)))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_worse_than_the_original_and_finite(tf, name, dtype):
+    function, x, factor = PROGRAMS[name]
+    graph, fetch, feed = graph_of(tf, lambda x: [function(tf, x)], x)
+    (full,) = run(tf, graph, fetch, **feed)
+
+    def error(painter: str) -> float:
+        done = rewrite(graph, fetch=fetch, dtype=dtype, painter=painter)
+        return _error(run(tf, done.graph_def, fetch, **feed)[0], full)
+
+    ours = error("duotone")
+    assert ours <= TOLERANCE[dtype] * factor
+    assert ours <= error("tensorflow") * 1.05
+
+
+def test_the_original_breaks_on_these(tf):
+    """The programs are hostile: TensorFlow's painter gives infinities, or errors above 5 %."""
+    broken = ("log_mel_of_16_bit_samples", "norm_of_a_zero_row", "weights_of_a_million")
+    for name in (*broken, "positions_by_a_product"):
+        function, x, _ = PROGRAMS[name]
+        graph, fetch, feed = graph_of(tf, lambda x, f=function: [f(tf, x)], x)
+        done = rewrite(graph, fetch=fetch, painter="tensorflow")
+        full, half = (run(tf, g, fetch, **feed)[0] for g in (graph, done.graph_def))
+        assert _error(half, full) > 0.05, name
