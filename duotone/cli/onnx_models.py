@@ -53,6 +53,13 @@ FoldInputsOption = Annotated[
         help="ONNX: weights that are inputs too, as in files of IR version 3, become constants.",
     ),
 ]
+OpsetOption = Annotated[
+    int | None,
+    typer.Option(
+        help="ONNX: convert the model to this opset first; bfloat16 needs 13, convolutions 22.",
+        metavar="N",
+    ),
+]
 
 
 def is_model(path: str | Path) -> bool:
@@ -89,6 +96,7 @@ def rewrite_model(
     calibration: Path | None,
     provider: str | None,
     fold_inputs: bool = False,
+    opset: int | None = None,
     overwrite: bool = False,
 ) -> Rewritten:
     """Rewrites a model and shows the current stage; takes the options of the command line."""
@@ -110,6 +118,7 @@ def rewrite_model(
             calibration=calibration,
             provider=provider,
             fold_inputs=fold_inputs,
+            opset=opset,
             overwrite=overwrite,
             on_stage=lambda stage: status.update(line(stage)),
         )

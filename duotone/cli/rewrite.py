@@ -98,6 +98,7 @@ def rewrite(
     calibration: onnx.CalibrationOption = None,
     provider: onnx.ProviderOption = None,
     fold_inputs: onnx.FoldInputsOption = False,
+    opset: onnx.OpsetOption = None,
 ) -> None:
     """Rewrite a TensorFlow graph as TensorFlow 2.21 would, or an ONNX model by duotone's rules.
 
@@ -123,6 +124,7 @@ def rewrite(
             calibration=calibration,
             provider=provider,
             fold_inputs=fold_inputs,
+            opset=opset,
             overwrite=force,
         )
         onnx.say_rewritten(console, rewritten)
@@ -140,6 +142,7 @@ def rewrite(
         "--calibration": calibration,
         "--provider": provider,
         "--fold-inputs": fold_inputs,
+        "--opset": opset,
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)

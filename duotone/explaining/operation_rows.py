@@ -25,6 +25,7 @@ class Rows(Lines, Sequence[OperationRecord]):
     Attributes:
         operations: the shown operations.
         hidden: how many more match.
+        nothing: which rules there are, if no operation has the rule that was asked for; else empty.
     """
 
     def __init__(
@@ -44,16 +45,17 @@ class Rows(Lines, Sequence[OperationRecord]):
             most: keeps at most this many operations, those with the most bytes.
 
         Raises:
-            ArgumentError: there is no such rule, or nothing matches.
+            ArgumentError: there is no such rule, or nothing matches ``where``.
         """
         found = list(record.operations)
+        self.nothing = ""
         if rule is not None:
-            names = sorted({o.rule for o in found})
-            if rule not in names:
-                known = "a rule that no operation here has" if rule in set(Rule) else "not a rule"
-                raise ArgumentError(f"rule={rule!r} is {known}; there are {', '.join(names)}")
+            names = ", ".join(sorted({o.rule for o in found}))
+            if rule not in set(Rule):
+                raise ArgumentError(f"rule={rule!r} is not a rule; there are {names}")
             found = [o for o in found if o.rule == rule]
-        if where is not None:
+            self.nothing = "" if found else f"no operation has the rule {rule}; there are {names}"
+        if where is not None and not self.nothing:
             matches = re.compile(fnmatch.translate(where)).match
             found = [o for o in found if matches(path_of(o))]
             if not found:
@@ -88,6 +90,9 @@ class Rows(Lines, Sequence[OperationRecord]):
 
     def _lines(self, width: int) -> Iterator[str]:
         """Yields a line for each operation, then the words of its rules and optimizations."""
+        if self.nothing:
+            yield from textwrap.wrap(self.nothing, width)
+            return
         scope = None
         names = ("operation", "result", "in", "source", "rule")
         yield _cells(width, names, is_head=True, style="bold")

@@ -14,6 +14,7 @@ from typing import Any
 from duotone.onnx import files
 from duotone.onnx.apply import apply
 from duotone.onnx.calibrate import measured
+from duotone.onnx.opsets import converted
 from duotone.onnx.pipeline import Settings, make_settings, paint, shown_graph
 from duotone.onnx.protos import ModelProto
 from duotone.onnx.storage import Storage
@@ -63,6 +64,7 @@ def rewrite(
     provider: str | None = None,
     policy: Policy | None = None,
     fold_inputs: bool = False,
+    opset: int | None = None,
     overwrite: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Rewritten:
@@ -89,6 +91,8 @@ def rewrite(
         fold_inputs: whether initializers that are also inputs become constants, stored half, and
             are removed from the inputs. In a file of IR version 3 all weights are such inputs. If
             False, they keep name and type, and are cast inside.
+        opset: the opset to which ONNX's converter converts the model first; ``None`` keeps its own.
+            bfloat16 needs 13 for matrix products, and 22 for convolutions.
         overwrite: whether an existing file may be replaced, except the one that is read.
         on_stage: called with the name of each stage: ``"reading"``, ``"measuring"``,
             ``"rewriting"``, ``"writing"``.
@@ -111,7 +115,7 @@ def rewrite(
         ['Cast', 'Cast', 'MatMul', 'Cast']
     """
     on_stage("reading")
-    source = files.read(model)
+    source = _in_opset(files.read(model), opset)
     target = None if out is None else Path(out)
     if target is not None:
         files.check_output(source, target, overwrite=overwrite)
@@ -196,6 +200,13 @@ def explain(
         policy=policy,
         fold_inputs=fold_inputs,
     ).record
+
+
+def _in_opset(source: files.Source, opset: int | None) -> files.Source:
+    if opset is None:
+        return source
+    with files.naming(source):
+        return dataclasses.replace(source, model=converted(source.model, opset))
 
 
 def _settings(

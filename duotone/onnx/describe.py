@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
+from duotone.onnx.opsets import NOT_YET
 from duotone.onnx.products import meaning_of_product
 from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import OperationTypes, Parameter
@@ -90,7 +91,7 @@ def describe(
     outs = [may(v, found.result(i) if found else None) for i, v in enumerate(results)]
     floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
-        fixed = f"{name} takes no {half.name} in this opset"
+        fixed = f"{name} takes no {half.name} {NOT_YET}"
     free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
     # Either all results that share the type of the operands are half with them, or none is.
     read = [i for i, v in enumerate(operands) if v is not None and not free]

@@ -137,9 +137,14 @@ def check_model(source: Source) -> None:
     versions = {opset.domain: opset.version for opset in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", 0))
     ours = any(n.domain in ("", "ai.onnx") for n in model.graph.node)
+    if ours and not opset:
+        raise OnnxError(
+            "it names no opset of ONNX (opset_import), so it is not known which operations it "
+            "means: export it again, or append onnx.helper.make_opsetid('', N) to opset_import."
+        )
     if ours and not 1 <= opset <= newest:
         raise OnnxError(
-            f"it asks for opset {opset or 'none'} of ONNX, and the installed onnx knows 1 to "
+            f"it asks for opset {opset} of ONNX, and the installed onnx knows 1 to "
             f"{newest}: update onnx, or export the model for an older opset."
         )
     for tensor in tensors(model.graph):

@@ -25,6 +25,7 @@ from duotone.onnx.hints import Hints
 from duotone.onnx.invariants import without_invariants
 from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.nested import NESTED
+from duotone.onnx.opsets import say_newer
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
@@ -173,6 +174,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
         fold_inputs=settings.fold_inputs,
     )
     _say_defaults(built)
+    say_newer(built, half, reader.opsets[""])
     _say_idle_patterns(built, resolved.pins)
     found = decide(
         built.graph,

@@ -16,6 +16,7 @@ try:
     import onnx
     import onnx.inliner
     import onnx.shape_inference
+    import onnx.version_converter
 except ImportError as error:
     raise MissingExtraError("duotone.onnx", "onnx", "onnx") from error
 

@@ -31,6 +31,7 @@ from duotone.graph.graph import (
 from duotone.onnx import weights
 from duotone.onnx.describe import describe
 from duotone.onnx.hints import Hints
+from duotone.onnx.opsets import check_known
 from duotone.onnx.parts import Built, Constant, FileStep, Part
 from duotone.onnx.protos import (
     NO_DTYPE,
@@ -278,6 +279,8 @@ class Reader:
         found = signature(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]
         check_operands(node, found)
+        if found is None:
+            check_known(node, self.opted)
         dtypes = results(node, found, [v.dtype if v else "" for v in read], hints.dtype)
         constant = self._kept_constant(node, read)
         outputs = [

@@ -81,7 +81,6 @@ def test_the_largest_are_kept_in_program_order(seen: duotone.Explanation) -> Non
     ("arguments", "message"),
     [
         ({"rule": "tained"}, "rule='tained' is not a rule; there are allow, "),
-        ({"rule": "solve"}, "rule='solve' is a rule that no operation here has; there are allow"),
         ({"where": "*/atention/*"}, "matches no operation; .* scopes begin with net"),
         ({"where": "*/atention/*"}, r"'\*' shows all"),
         ({"where": "net/head/*", "rule": "deny"}, "matches no operation of rule 'deny'"),
@@ -92,6 +91,12 @@ def test_what_is_not_there_is_said(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         seen.rows(**arguments)
+
+
+def test_a_rule_that_no_operation_has_is_told(seen: duotone.Explanation) -> None:
+    rows = seen.rows(rule="solve", where="*/atention/*")
+    assert not rows
+    assert shown(rows)[0].startswith("no operation has the rule solve; there are allow")
 
 
 def test_no_line_is_longer_than_the_console(seen: duotone.Explanation) -> None:

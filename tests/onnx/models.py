@@ -74,3 +74,9 @@ f (float[8, 8] x, float[8, 8] w, float[8] b) => (float[8, 8] y)
 def old(first="0.25"):
     """A model of IR version 3, whose weights are inputs too; with the first element of a bias."""
     return model(OLD.replace("FIRST", first), opset=9, ir=3)
+
+
+CONVOLUTION = (
+    "f (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) <float[8, 8, 1, 1] w = {W}> "
+    "{ h = Conv(x, w)  y = Relu(h) }"
+).replace("W}", numbers(64) + "}")
