@@ -98,6 +98,7 @@ def rewrite(
     calibration: onnx.CalibrationOption = None,
     provider: onnx.ProviderOption = None,
     fold_inputs: onnx.FoldInputsOption = False,
+    range_check: onnx.RangeCheckOption = True,
 ) -> None:
     """Rewrite a TensorFlow graph as TensorFlow 2.21 would, or an ONNX model by duotone's rules.
 
@@ -126,6 +127,8 @@ def rewrite(
             overwrite=force,
         )
         onnx.say_rewritten(console, rewritten)
+        if range_check and calibration is None and dtype is HalfTypeChoice.FLOAT16:
+            onnx.say_range(console, graph, rewritten)
         if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
             typer.echo(
                 "note: ONNX Runtime's CPU has no kernels that compute in bfloat16, so it cannot "
@@ -140,6 +143,7 @@ def rewrite(
         "--calibration": calibration,
         "--provider": provider,
         "--fold-inputs": fold_inputs,
+        "--no-range-check": not range_check,
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)
