@@ -110,8 +110,13 @@ class _Attempt:
     most: int
 
     @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [self.shape(one) for one in self.asked]
+
+    @property
     def is_open(self) -> bool:
-        return any(not is_size(s) for sides in self.sides.values() for s in sides)
+        """True if the chosen side occurs in a shape; a batch may be open besides."""
+        return self.shapes != dataclasses.replace(self, side=self.side + 1).shapes
 
     def shape(self, one: Asked) -> tuple[int, ...]:
         sides = self.sides[one.name]
@@ -147,7 +152,7 @@ def _attempts(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> 
     ways = _INTEGERS if any(map(_is_integer, asked)) else _INTEGERS[:1]
     for side, last_only, way in itertools.product(SIDES, (False, True), ways):
         attempt = _Attempt(asked, sides, side, last_only, *way)
-        key = (*map(attempt.shape, asked), way)
+        key = (*attempt.shapes, way)
         if key not in seen:
             seen.add(key)
             yield attempt

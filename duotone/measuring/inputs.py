@@ -168,7 +168,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except IsADirectoryError as error:
         problem, cause = "it is a folder", error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        problem, cause = "it is damaged, or its contents are no numbers", error
+        problem, cause = "it is damaged, or its contents are not numbers", error
     raise ArgumentError(
         f"{path} is not an .npz file of arrays by input name: {problem}. numpy.savez writes one: "
         "numpy.savez('inputs.npz', x=array)."

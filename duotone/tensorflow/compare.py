@@ -59,7 +59,8 @@ def compare(
     feed = inputs.fitted(one.asked, given.feed)
     notes = list(given.notes)
     found = [_values(*pair, feed, notes) for pair in zip(sources, (one, other), strict=True)]
-    makers = {name: tensor.op.type for name, tensor in other.values.items()}
+    tensors = {**other.values, **other.outputs}
+    makers = {name: tensor.op.type for name, tensor in tensors.items()}
     differences = {
         name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
         for name in found[1]

@@ -34,6 +34,8 @@ def test_open_sides_get_a_size_and_a_batch_is_one():
     assert found.side == 32
     assert "open sides: 32" in found.notes[0]
     assert generate([Asked("s", np.float32, ("t",), "")], always).feed["s"].shape == (32,)
+    batch = generate([Asked("x", np.float32, ("n", 3), "")], always)
+    assert (batch.feed["x"].shape, batch.side) == ((1, 3), None)
     closed = generate([Asked("x", np.float32, (2, 3), "")], always)
     assert (closed.side, closed.notes) == (None, ())
 
