@@ -14,6 +14,8 @@ import contextlib
 import dataclasses
 import importlib
 import logging
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ _GRAPPLER = "tensorflow.python.grappler.tf_optimizer"
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _NO_ARRAYS = frozenset({"resource", "variant"})
 _LONGEST = 300
+_NO_KERNEL = re.compile(r"No OpKernel was registered to support Op '(\w+)'")
 Tensor = Any
 """A ``tf.Tensor`` of a graph."""
 
@@ -232,6 +235,18 @@ def explained(source: GraphFile, action: str) -> Iterator[None]:
     except DuotoneError:
         raise
     except Exception as error:  # TensorFlow's errors have no common class
-        reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …"
-        raise GraphDefError(f"TensorFlow cannot {action} {source.path}: {reason}") from error
+        raise GraphDefError(
+            f"TensorFlow cannot {action} {source.path}: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """An error of TensorFlow in one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    missing = _NO_KERNEL.search(text)
+    if missing:
+        return (
+            f"this machine has no kernel of {missing[1]} for a dtype of the graph. Compare where "
+            "the graph is to run; a CPU has no half kernel for some operations."
+        )
+    return textwrap.shorten(text, _LONGEST, placeholder=" …")

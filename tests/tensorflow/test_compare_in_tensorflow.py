@@ -141,3 +141,14 @@ def test_values_that_nothing_reads_are_not_compared(tf, tmp_path):
     pair = written(tf, tmp_path, network, (1, 2, 2, 8))
     names = [value.name for value in duotone.tensorflow.compare(*pair).nodes]
     assert [name for name in names if name.startswith("FusedBatchNorm")] == ["FusedBatchNormV3:0"]
+
+
+def test_a_kernel_that_the_machine_does_not_have(tf, tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float16, (1, 4, 4, 4, 2), "x")
+        tf.nn.max_pool3d(x, 2, 2, "SAME", name="y")
+        message = graph.as_graph_def().SerializeToString()
+    path = tmp_path / "g.pb"
+    files.write(path, graphs.new_graph().FromString(message))
+    with pytest.raises(ArgumentError, match="no kernel of MaxPool3D for a dtype of the graph"):
+        duotone.tensorflow.compare(path, path)
