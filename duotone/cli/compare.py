@@ -18,7 +18,6 @@ from duotone.cli.output import STANDARD_OUTPUT, JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
-    ProgramArgument,
     load,
     names,
     settings,
@@ -27,11 +26,19 @@ from duotone.errors import ArgumentError
 
 
 def compare(
-    program: ProgramArgument,
+    program: Annotated[
+        str,
+        typer.Argument(
+            help="A function in a file or module: train.py:step, as for explain. Or a model: an "
+            "ONNX file, a TensorFlow graph or a SavedModel folder.",
+            metavar="FILE:FUNCTION|MODEL",
+        ),
+    ],
     second: Annotated[
         str | None,
         typer.Argument(
-            help="For models: the one to compare with the first; both run.", metavar="[MODEL]"
+            help="For models: the rewritten one, to compare with the first; both run.",
+            metavar="[MODEL]",
         ),
     ] = None,
     targets: Annotated[

@@ -226,6 +226,10 @@ _REWRITE_EPILOG = """
   duotone rewrite graph.pb -o half.pb --device v100
 
   duotone rewrite graph.pb -o half.pb --force   replaces half.pb
+
+  duotone rewrite model.onnx -o half.onnx      names what overflows on large inputs
+
+  duotone rewrite model.onnx -o half.onnx --calibration data.npz   measures your data instead
 """
 
 _VIEW_EPILOG = """

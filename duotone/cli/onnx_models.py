@@ -46,6 +46,14 @@ ProviderOption = Annotated[
         metavar="NAME",
     ),
 ]
+RangeCheckOption = Annotated[
+    bool,
+    typer.Option(
+        "--range-check/--no-range-check",
+        help="ONNX, float16 without --calibration: run the float32 model on random inputs of "
+        "several sizes, and name the operations that overflow.",
+    ),
+]
 FoldInputsOption = Annotated[
     bool,
     typer.Option(
@@ -135,3 +143,12 @@ def say_rewritten(console: Console, done: Rewritten) -> None:
     console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
     where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
+
+
+def say_range(console: Console, model: Path, done: Rewritten) -> None:
+    """Runs the model and prints in one line which operations leave the range of float16."""
+    from duotone import onnx
+
+    with console.status("checking ranges"):
+        found = onnx.check_range(model, done.record)
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)

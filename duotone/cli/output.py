@@ -35,6 +35,7 @@ def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
     if json == STANDARD_OUTPUT:
         typer.echo(to_json())
         return
-    Console().print(view, highlight=not isinstance(view, str), markup=not isinstance(view, str))
+    is_text = isinstance(view, str)
+    Console().print(view, highlight=not is_text, markup=not is_text, soft_wrap=is_text)
     if json is not None:
         write_atomically(json, to_json())

@@ -99,8 +99,9 @@ def rewrite(
     provider: onnx.ProviderOption = None,
     fold_inputs: onnx.FoldInputsOption = False,
     opset: onnx.OpsetOption = None,
+    range_check: onnx.RangeCheckOption = True,
 ) -> None:
-    """Rewrite a TensorFlow graph as TensorFlow 2.21 would, or an ONNX model by duotone's rules.
+    """Rewrite a TensorFlow graph or an ONNX model by duotone's rules.
 
     TensorFlow need not be installed.
     """
@@ -128,6 +129,8 @@ def rewrite(
             overwrite=force,
         )
         onnx.say_rewritten(console, rewritten)
+        if range_check and calibration is None and dtype is HalfTypeChoice.FLOAT16:
+            onnx.say_range(console, graph, rewritten)
         if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
             typer.echo(
                 "note: ONNX Runtime's CPU has no kernels that compute in bfloat16, so it cannot "
@@ -143,6 +146,7 @@ def rewrite(
         "--provider": provider,
         "--fold-inputs": fold_inputs,
         "--opset": opset,
+        "--no-range-check": not range_check,
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)

@@ -7,6 +7,7 @@ model.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,25 @@ def calibrate(model: Any, data: Any) -> dict[str, Measured]:
 
 def measured(source: files.Source, data: Any) -> dict[str, Measured]:
     """Measures a model that was read; see :func:`calibrate`."""
+    found: dict[str, Measured] = {}
+    for values in measured_runs(source, read_inputs(data)):
+        found |= {name: _joined(found.get(name), seen) for name, seen in values.items()}
+    return found
+
+
+def measured_runs(
+    source: files.Source, feeds: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Measured]]:
+    """Measures the float32 values of a model in one run for each feed.
+
+    Raises:
+        CalibrationError: an input has no finite number.
+        OnnxError: ONNX Runtime cannot run the model.
+    """
     model, names = with_all_values(source.model)
     opened = running.session(model, folder=source.folder)
     inputs = [value.name for value in opened.get_inputs() if value.type == "tensor(float)"]
-    found: dict[str, Measured] = {}
-    for feed in read_inputs(data):
+    for feed in feeds:
         given = running.fitted(opened, feed)
         for name in inputs:
             if given[name].size and not np.isfinite(given[name]).any():
@@ -52,11 +67,8 @@ def measured(source: files.Source, data: Any) -> dict[str, Measured]:
                 )
         values = dict(zip(names, running.run(opened, list(names), given), strict=True))
         values |= {name: given[name] for name in inputs}
-        for name, array in values.items():
-            seen = _measure(array)
-            if seen is not None:
-                found[name] = _joined(found.get(name), seen)
-    return found
+        seen = {name: _measure(array) for name, array in values.items()}
+        yield {name: one for name, one in seen.items() if one is not None}
 
 
 def _measure(array: Any) -> Measured | None:

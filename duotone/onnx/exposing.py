@@ -38,7 +38,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Side
     for name in (name for node in made.graph.node for name in node.output):
         if name not in types or types[name].elem_type not in _EXPOSED:
             continue
-        found[name] = _sides(types[name])
+        found[name] = sides_of(types[name])
         if name not in have:
             made.graph.output.add().name = name
             made.graph.output[-1].type.tensor_type.elem_type = types[name].elem_type
@@ -87,7 +87,8 @@ def _types(graph: GraphProto | None) -> dict[str, TensorType]:
     return {v.name: v.type.tensor_type for v in values if v.type.HasField("tensor_type")}
 
 
-def _sides(type_: TensorType) -> tuple[Side, ...]:
+def sides_of(type_: TensorType) -> tuple[Side, ...]:
+    """The sides of a tensor type: a size, a name, or ``None``."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
         for dim in type_.shape.dim

@@ -10,7 +10,8 @@ import numpy as np
 
 from duotone.errors import OnnxError
 from duotone.measuring import inputs
-from duotone.measuring.inputs import Asked, Generated, Shapes, collapsed_sides, is_size
+from duotone.measuring.generate import collapsed_sides, generate
+from duotone.measuring.inputs import Asked, Generated, Shapes, is_size
 from duotone.measuring.libraries import library
 from duotone.onnx import files
 from duotone.onnx.exposing import with_all_values
@@ -99,7 +100,7 @@ def inputs_for(source: files.Source, *, seed: int = 0, shapes: Shapes | None = N
         arrays = dict(zip(names, run(opened, names, feed), strict=True))
         return sum(collapsed_sides(shape, arrays[name].shape) for name, shape in is_open.items())
 
-    return inputs.generate(asked_by(opened), collapsed, shapes=shapes, seed=seed)
+    return generate(asked_by(opened), collapsed, shapes=shapes, seed=seed)
 
 
 def asked_by(opened: Any) -> list[Asked]:

@@ -13,6 +13,7 @@ from typing import Any
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.measuring import inputs
 from duotone.measuring.differences import Difference, difference
+from duotone.measuring.generate import collapsed_sides, generate
 from duotone.tensorflow import files, running
 from duotone.tensorflow.running import Loaded
 
@@ -58,7 +59,8 @@ def compare(
     feed = inputs.fitted(one.asked, given.feed)
     notes = list(given.notes)
     found = [_values(*pair, feed, notes) for pair in zip(sources, (one, other), strict=True)]
-    makers = {name: tensor.op.type for name, tensor in other.values.items()}
+    tensors = {**other.values, **other.outputs}
+    makers = {name: tensor.op.type for name, tensor in tensors.items()}
     differences = {
         name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
         for name in found[1]
@@ -81,9 +83,9 @@ def _generated(
         with running.explained(source, "run"):
             arrays = running.run(loaded, [*values, *loaded.outputs.values()], feed)
         pairs = zip(map(running.sides, values), arrays, strict=False)
-        return sum(inputs.collapsed_sides(sides, array.shape) for sides, array in pairs)
+        return sum(collapsed_sides(sides, array.shape) for sides, array in pairs)
 
-    return inputs.generate(loaded.asked, collapsed, shapes=shapes, seed=seed)
+    return generate(loaded.asked, collapsed, shapes=shapes, seed=seed)
 
 
 def _values(

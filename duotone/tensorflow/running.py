@@ -2,8 +2,7 @@
 
 ::
 
-    SavedModel   tf.saved_model.load, the function of its signature
-                 variables become constants
+    SavedModel   from the inputs to the results of a signature; variables become constants
     GraphDef     from its placeholders to the nodes that nothing reads
     either       calls of functions become their nodes
                  a session without Grappler, so that a value keeps its name and dtype
@@ -14,6 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import logging
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,11 @@ from duotone.tensorflow.protos import GraphDef
 _SIGNATURE = "serving_default"
 _FREEZING = "tensorflow.python.framework.convert_to_constants"
 _GRAPPLER = "tensorflow.python.grappler.tf_optimizer"
-"""Modules of ``convert_variables_to_constants_v2`` and Grappler, which have no public names."""
+"""Modules of ``convert_variables_to_constants`` and Grappler, which have no public names."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _NO_ARRAYS = frozenset({"resource", "variant"})
 _LONGEST = 300
+_NO_KERNEL = re.compile(r"No OpKernel was registered to support Op '(\w+)'")
 Tensor = Any
 """A ``tf.Tensor`` of a graph."""
 
@@ -43,31 +46,31 @@ class Loaded:
 
     Attributes:
         graph: the ``tf.Graph``, without variables and calls.
-        inputs: the tensors that are fed.
+        inputs: the tensors that are fed, by name.
         outputs: the results by name.
     """
 
     graph: Any
-    inputs: tuple[Tensor, ...]
+    inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
     @property
     def asked(self) -> list[Asked]:
         """The inputs as the generator of random inputs takes them."""
         return [
-            Asked(tensor.op.name, _numpy(tensor), sides(tensor), tensor.dtype.name)
-            for tensor in self.inputs
+            Asked(name, _numpy(tensor), sides(tensor), tensor.dtype.name)
+            for name, tensor in self.inputs.items()
         ]
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """The float tensors of the graph that a session can return, by name, in order."""
+        """The float tensors that a node reads and a session can return, by name, in order."""
         return {
             tensor.name: tensor
             for node in self.graph.get_operations()
             if node.type not in ("Const", "Placeholder")
             for tensor in node.outputs
-            if tensor.dtype.is_floating and self.graph.is_fetchable(tensor)
+            if tensor.dtype.is_floating and self.graph.is_fetchable(tensor) and tensor.consumers()
         }
 
 
@@ -87,37 +90,53 @@ def load(source: GraphFile) -> Loaded:
 
     Raises:
         MissingExtraError: TensorFlow is not installed.
-        GraphDefError: TensorFlow refuses it, or it has variables without values.
+        GraphDefError: TensorFlow refuses it, it has no signature, or variables without values.
     """
     tf = library("tensorflow", "running a TensorFlow graph", "tensorflow")
-    with explained(source, "load"):
+    with explained(source, "load"), _without_warnings(tf):
         if source.kind == "SavedModel":
-            return _signature(tf, source)
+            return _saved_model(tf, source)
         return _graph(tf, source.path, source.graphs()[0])
 
 
-def _signature(tf: Any, source: GraphFile) -> Loaded:
-    """The serving signature of a SavedModel, or its first by name, with variables as constants.
+@contextlib.contextmanager
+def _without_warnings(tf: Any) -> Iterator[None]:
+    """Silences TensorFlow's warnings that its functions for graphs are old."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _saved_model(tf: Any, source: GraphFile) -> Loaded:
+    """The serving signature of a SavedModel, or its first by name, with variables as constants."""
+    freeze = importlib.import_module(_FREEZING).convert_variables_to_constants_from_session_graph
+    tags = list(source.meta_graphs()[0].meta_info_def.tags)
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, tags, str(source.file.parent))
+        signature = _signature(source, meta_graph.signature_def)
+        inputs, outputs = (
+            {name: info.name for name, info in sorted(infos.items())}
+            for infos in (signature.inputs, signature.outputs)
+        )
+        nodes = sorted({name.partition(":")[0] for name in outputs.values()})
+        frozen = freeze(session, session.graph.as_graph_def(), nodes)
+    return _loaded(tf, _imported(tf, frozen), inputs, outputs)
+
+
+def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
+    """The serving signature, or the first by name.
 
     Raises:
-        GraphDefError: there is no signature.
+        GraphDefError: there is none.
     """
-    model = tf.saved_model.load(str(source.file.parent))  # it owns the variables
-    if not model.signatures:
+    names = sorted(name for name in signatures if not name.startswith("__"))
+    if not names:
         raise GraphDefError(f"{source.path}: it has no signature, so it has no inputs and results.")
-    name = _SIGNATURE if _SIGNATURE in model.signatures else min(model.signatures)
-    function = model.signatures[name]
-    frozen = importlib.import_module(_FREEZING).convert_variables_to_constants_v2(
-        function, lower_control_flow=False, aggressive_inlining=True
-    )
-    graph = _imported(tf, frozen.graph.as_graph_def())
-    inputs, results = (
-        [graph.get_tensor_by_name(tensor.name) for tensor in tensors]
-        for tensors in (frozen.inputs, frozen.outputs)
-    )
-    return Loaded(
-        graph, tuple(inputs), dict(zip(sorted(function.structured_outputs), results, strict=True))
-    )
+    return signatures[_SIGNATURE if _SIGNATURE in names else names[0]]
 
 
 def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
@@ -134,11 +153,20 @@ def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
                 f"{path}: the node {node.name!r} is a variable, and the file of a graph has no "
                 "values of variables: compare SavedModel folders, or freeze the graph."
             )
-    results = _unread(graph)
-    if graph_def.library.function:
-        graph = _imported(tf, _inlined(tf, graph, results))
-    inputs = [n.outputs[0] for n in graph.get_operations() if n.type == "Placeholder"]
-    return Loaded(graph, tuple(inputs), {t.name: graph.get_tensor_by_name(t.name) for t in results})
+    nodes = [node.name for node in graph.get_operations() if node.type == "Placeholder"]
+    inputs = {name: f"{name}:0" for name in nodes}
+    return _loaded(tf, graph, inputs, {tensor.name: tensor.name for tensor in _unread(graph)})
+
+
+def _loaded(tf: Any, graph: Any, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Loaded:
+    """Replaces calls of functions by their nodes; takes the names of tensors by name."""
+    if graph.as_graph_def().library.function:
+        graph = _imported(tf, _inlined(tf, graph, list(outputs.values())))
+    found = (
+        {name: graph.get_tensor_by_name(tensor) for name, tensor in names.items()}
+        for names in (inputs, outputs)
+    )
+    return Loaded(graph, *found)
 
 
 def _unread(graph: Any) -> list[Tensor]:
@@ -159,11 +187,11 @@ def _imported(tf: Any, graph_def: Any) -> Any:
     return graph
 
 
-def _inlined(tf: Any, graph: Any, results: Sequence[Tensor]) -> Any:
+def _inlined(tf: Any, graph: Any, results: Sequence[str]) -> Any:
     """The GraphDef of a graph whose calls of functions are replaced by their nodes."""
     with graph.as_default():
         meta_graph = tf.compat.v1.train.export_meta_graph(graph=graph)
-    meta_graph.collection_def["train_op"].node_list.value.extend(t.name for t in results)
+    meta_graph.collection_def["train_op"].node_list.value.extend(results)
     config = tf.compat.v1.ConfigProto()
     options = config.graph_options.rewrite_options
     options.min_graph_nodes = -1
@@ -186,7 +214,7 @@ def run(loaded: Loaded, tensors: Sequence[Tensor], feed: Mapping[str, Any]) -> l
     tf = library("tensorflow", "running a TensorFlow graph", "tensorflow")
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    given = {f"{name}:0": array for name, array in feed.items()}
+    given = {loaded.inputs[name]: array for name, array in feed.items()}
     with tf.compat.v1.Session(graph=loaded.graph, config=config) as session:
         return session.run(list(tensors), given)
 
@@ -207,6 +235,18 @@ def explained(source: GraphFile, action: str) -> Iterator[None]:
     except DuotoneError:
         raise
     except Exception as error:  # TensorFlow's errors have no common class
-        reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …"
-        raise GraphDefError(f"TensorFlow cannot {action} {source.path}: {reason}") from error
+        raise GraphDefError(
+            f"TensorFlow cannot {action} {source.path}: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """An error of TensorFlow in one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    missing = _NO_KERNEL.search(text)
+    if missing:
+        return (
+            f"this machine has no kernel of {missing[1]} for a dtype of the graph. Compare where "
+            "the graph is to run; a CPU has no half kernel for some operations."
+        )
+    return textwrap.shorten(text, _LONGEST, placeholder=" …")

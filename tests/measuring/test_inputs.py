@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from duotone.errors import ArgumentError
-from duotone.measuring.inputs import Asked, fitted, generate, parse_shapes
+from duotone.measuring.generate import generate
+from duotone.measuring.inputs import Asked, fitted, parse_shapes
 
 PICTURE = Asked("x", np.float32, ("n", 3, "h", "w"), "tensor(float)")
 TOKENS = Asked("ids", np.int64, ("n", "t"), "tensor(int64)")
@@ -33,8 +34,26 @@ def test_open_sides_get_a_size_and_a_batch_is_one():
     assert found.side == 32
     assert "open sides: 32" in found.notes[0]
     assert generate([Asked("s", np.float32, ("t",), "")], always).feed["s"].shape == (32,)
+    batch = generate([Asked("x", np.float32, ("n", 3), "")], always)
+    assert (batch.feed["x"].shape, batch.side) == ((1, 3), None)
     closed = generate([Asked("x", np.float32, (2, 3), "")], always)
     assert (closed.side, closed.notes) == (None, ())
+
+
+def test_an_integer_for_each_element_of_a_batch_is_a_length():
+    """Catches: 3 of 320 samples, whose features are all padding."""
+    waves = Asked("waves", np.float32, ("n", "t"), "tensor(float)")
+    lengths = Asked("lengths", np.int64, ("n",), "tensor(int64)")
+    assert generate([waves, lengths], always).feed["lengths"] == [32]
+    found = generate([waves, lengths], always, shapes={"waves": (2, 640)})
+    assert list(found.feed["lengths"]) == [640, 640]
+
+    def speakers(feed):
+        if feed["lengths"].max() > 7:
+            raise ArgumentError("no such speaker.")
+        return 0
+
+    assert generate([waves, lengths], speakers).feed["lengths"] < 8
 
 
 def test_sizes_are_tried_until_the_model_runs():

@@ -54,6 +54,7 @@ def test_an_overflow_is_an_infinite_error(tf, tmp_path):
     data = {"x": np.full((4, 8), 6e4, np.float32)}
     found = duotone.tensorflow.compare(full, half, data)
     assert found.error == math.inf
+    assert found.outputs[0].operation == "Identity"
     assert found.parts is not None
     assert found.parts.name == "h:0"
     np.savez(tmp_path / "x.npz", x=data["x"])
@@ -127,3 +128,27 @@ def test_other_results(tf, tmp_path):
         written(tf, folder, lambda x, name=name: tf.identity(x, name), (4, 8))
     with pytest.raises(ArgumentError, match="different results"):
         duotone.tensorflow.compare(tmp_path / "a/full.pb", tmp_path / "b/full.pb")
+
+
+def test_values_that_nothing_reads_are_not_compared(tf, tmp_path):
+    """Catches: the reserved results of a norm, in which kernels leave anything."""
+    ones = np.ones(8, np.float32)
+
+    def network(x):
+        h, *_ = tf.compat.v1.nn.fused_batch_norm(x, ones, ones, ones, ones, is_training=False)
+        return tf.identity(h, name="y")
+
+    pair = written(tf, tmp_path, network, (1, 2, 2, 8))
+    names = [value.name for value in duotone.tensorflow.compare(*pair).nodes]
+    assert [name for name in names if name.startswith("FusedBatchNorm")] == ["FusedBatchNormV3:0"]
+
+
+def test_a_kernel_that_the_machine_does_not_have(tf, tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float16, (1, 4, 4, 4, 2), "x")
+        tf.nn.max_pool3d(x, 2, 2, "SAME", name="y")
+        message = graph.as_graph_def().SerializeToString()
+    path = tmp_path / "g.pb"
+    files.write(path, graphs.new_graph().FromString(message))
+    with pytest.raises(ArgumentError, match="no kernel of MaxPool3D for a dtype of the graph"):
+        duotone.tensorflow.compare(path, path)
