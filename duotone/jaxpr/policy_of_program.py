@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 
 from duotone import _jax
 from duotone.devices.table import DeviceForms
@@ -15,8 +14,6 @@ from duotone.precision.classify.classes import Pins
 from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.ranges import path_of
 from duotone.precision.resolved import Resolved
-
-logger = logging.getLogger("duotone")
 
 
 @functools.lru_cache(maxsize=64)

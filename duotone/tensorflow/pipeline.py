@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
