@@ -375,7 +375,7 @@ def cuda_plugin() -> str | None:
 
 
 def load_cuda_plugin() -> None:
-    """Registers the CUDA plugin without a driver; set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before."""
+    """Loads the CUDA plugin without a driver; set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before."""
     name = cuda_plugin()
     _bridge._discover_and_register_pjrt_plugins()
     if name is not None and "cuda" not in _bridge._topology_factories:
