@@ -188,9 +188,10 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
     return entries
 
 
-def _some_of(field: str, example: str) -> Variable:
+def _some_of(field: str) -> Variable:
     """Returns the variable of what can be switched off by name."""
     kind, known = field.removesuffix("_remove"), REMOVABLE[field]
+    example = ",".join(sorted(known)[:2])
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
     def parse(name: str, value: str) -> frozenset[str]:
@@ -357,12 +358,12 @@ VARIABLES: tuple[Variable, ...] = (
         field="painter",
         duotone=PAINTER,
         takes=_PAINTER_TAKES,
-        effect="who paints: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
+        effect="the painter: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
         example="tensorflow",
         parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
     ),
-    _some_of("rules_remove", "solve,carry"),
-    _some_of("optimizations_remove", "factors,picks"),
+    _some_of("rules_remove"),
+    _some_of("optimizations_remove"),
     _math("float32_math", "the algorithm of float32 dots and convolutions"),
     _math("convolution_math", "the same for convolutions alone"),
     Variable(
