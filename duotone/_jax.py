@@ -361,6 +361,10 @@ def platform_to_paint_for() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
+PLUGIN_LOG = _bridge.__name__
+"""The name of the logger on which JAX reports device plugins that fail."""
+
+
 def cuda_plugin() -> str | None:
     """Returns the module of JAX's CUDA plugin, or ``None`` if it is not installed."""
     for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
@@ -371,10 +375,7 @@ def cuda_plugin() -> str | None:
 
 
 def load_cuda_plugin() -> None:
-    """Registers JAX's CUDA plugin, unless JAX has; JAX gives up without a driver.
-
-    Set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before.
-    """
+    """Loads the CUDA plugin without a driver; set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before."""
     name = cuda_plugin()
     _bridge._discover_and_register_pjrt_plugins()
     if name is not None and "cuda" not in _bridge._topology_factories:
@@ -387,10 +388,7 @@ def trace_context() -> Any:
 
 
 def outside_of_traces() -> contextlib.AbstractContextManager[None]:
-    """Runs the operations of a block on arrays now, whatever trace is under way.
-
-    ``jax.ensure_compile_time_eval`` does not do that in an eager ``shard_map``.
-    """
+    """Runs a block now, also in an eager ``shard_map``, unlike ``ensure_compile_time_eval``."""
     return _private_core.eval_context()
 
 

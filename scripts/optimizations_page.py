@@ -17,14 +17,14 @@ from duotone.devices.table import TABLE  # noqa: E402
 from duotone.precision.optimize.optimizations import REGISTRY, RegistryRow  # noqa: E402
 
 PAGE = ROOT / "docs" / "optimizations.md"
-_HEAD = """\
+_HEAD = f"""\
 <!-- written by scripts/optimizations_page.py; do not edit -->
 # Optimizations
 
 An *optimization* replaces an operation with an equal form that moves fewer bytes on some device, or
 recomputes a result instead of storing it. `duotone.explain` names each one in effect, with its
-reason, at the operation. `Policy(optimizations_remove={"picks"})` or
-`DUOTONE_OPTIMIZATIONS_REMOVE=picks` switches one off. [What was
+reason, at the operation. `Policy(optimizations_remove={{"{REGISTRY[0].name}"}})` or
+`DUOTONE_OPTIMIZATIONS_REMOVE={REGISTRY[0].name}` switches one off. [What was
 measured](measured.md#optimizations) has the gain of each; `python -m benchmarks.ablation` measures
 the training steps without one after the other.
 
@@ -34,7 +34,7 @@ import duotone
 
 step = jax.grad(lambda w, x: jnp.sum((jax.nn.gelu(x @ w) @ w.T) ** 2))
 seen = duotone.explain(step, jnp.ones((32, 64)), jnp.ones((16, 32)), dtype="float16")
-print({name for operation in seen.operations for name, reason in operation.optimizations})
+print({{name for operation in seen.operations for name, reason in operation.optimizations}})
 ```
 
 Each formula reads from left to right: the operation as written = the operation that runs. The

@@ -16,6 +16,9 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorboard.compat.proto import attr_value_pb2, op_def_pb2
 
+ATTRIBUTES: Any = attr_value_pb2
+OPS: Any = op_def_pb2
+"""The generated modules, whose messages type checkers do not see."""
 TARGET = Path(__file__).parents[1] / "duotone" / "tensorflow" / "registry.json.xz"
 RELEASE = "2.21.0"
 ATTRIBUTE_FILE = "tensorboard/compat/proto/attr_value.proto"
@@ -28,7 +31,7 @@ def kernel_list_class() -> Any:
         name="kernel_list.proto", package="duotone_pack", syntax="proto3"
     )
     file.dependency.append(ATTRIBUTE_FILE)
-    package = attr_value_pb2.AttrValue.DESCRIPTOR.full_name
+    package = ATTRIBUTES.AttrValue.DESCRIPTOR.full_name
     fields = {
         "Constraint": [("name", 1, "string", 1), ("allowed_values", 2, f".{package}", 1)],
         "Kernel": [
@@ -111,7 +114,7 @@ def packed_kernel(kernel: Any) -> list[Any]:
 
 def main(folder: Path) -> None:
     """Writes the packed registry."""
-    ops = op_def_pb2.OpList.FromString((folder / "oplist.pb").read_bytes())
+    ops = OPS.OpList.FromString((folder / "oplist.pb").read_bytes())
     kernels = kernel_list_class().FromString((folder / "kernellist.pb").read_bytes())
     by_op: dict[str, dict[str, list[Any]]] = {}
     for kernel in kernels.kernel:

@@ -42,7 +42,7 @@ from duotone.jaxpr.reading.signature import (
 )
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
-from duotone.policy.arguments import check_callable, is_off, without_heal
+from duotone.policy.arguments import check_callable, half_named, is_off, without_heal
 from duotone.policy.policy import Policy
 from duotone.text.lines import Viewed
 from duotone.transforms.autocast import autocast, check_settings, function_inside
@@ -166,7 +166,16 @@ def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any
     """
     with collecting(marks=True) as collection:
         traced = trace(function, signature, arrays)
-    return Instrumented(traced, collection)
+    return Instrumented(traced, collection, _half_of(function, collection))
+
+
+def _half_of(function: Callable[..., Any], collection: Collection) -> str:
+    """Returns the half type of a function: its programs', else its settings', else bfloat16."""
+    if collection.marked:
+        return collection.marked[0].half.name
+    settings = settings_of(function)
+    asked = settings and settings.dtype is not None and half_named("blame", settings.dtype)
+    return asked.name if asked else "bfloat16"
 
 
 def _check_on(step: Callable[..., Any], dtype: Any) -> None:
@@ -269,10 +278,10 @@ class Instrumented:
         reference: the step without duotone, after it was traced.
     """
 
-    def __init__(self, traced: Traced, collection: Collection) -> None:
+    def __init__(self, traced: Traced, collection: Collection, half: str) -> None:
         self.arguments = traced.arguments()
         self._jaxpr, self._collection = traced.jaxpr, collection
-        self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
+        self.half = half
         self.saturates = any(map(_saturates, collection.marked))
         outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]
         self.is_loss = [out.shape for out in outs if jnp.issubdtype(out.dtype, jnp.floating)] == [

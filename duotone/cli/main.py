@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.adapters.on_import import when_imported
 from duotone.cli.advise import advise
 from duotone.cli.blame import blame
 from duotone.cli.clusters import clusters, flags
@@ -306,7 +307,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the words after ``duotone``; by default those of the process.
     """
-    logging.getLogger("jax._src.xla_bridge").addFilter(_in_one_line)
+    when_imported("jax", _shorten_plugin_reports)
     try:
         app(None if arguments is None else list(arguments))
     except OSError as error:  # duotone's own WriteError too
@@ -318,6 +319,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def _shorten_plugin_reports() -> None:
+    from duotone import _jax
+
+    logging.getLogger(_jax.PLUGIN_LOG).addFilter(_in_one_line)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

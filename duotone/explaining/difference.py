@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from duotone.errors import ArgumentError
-from duotone.explaining.operation_rows import because_of, path_of, precision_of, result_of
+from duotone.explaining.operation_rows import (
+    detail_of,
+    path_of,
+    precision_of,
+    result_of,
+    rule_of,
+)
 from duotone.precision.record import OperationRecord, Record
 from duotone.text.columns import columns
 from duotone.text.lines import Lines, Viewed
@@ -104,20 +110,38 @@ class _View(Lines):
             return
         differ = "1 operation differs" if count == 1 else f"{count:,} operations differ"
         yield f"{differ} of {seen.total:,} between {here} and {there}{dtypes}"
-        groups: dict[tuple[str, str], list[OperationRecord]] = {}
-        for pair in seen.operations:
-            groups.setdefault(
-                (_choice_in_words(pair.here), _choice_in_words(pair.there)), []
-            ).append(pair.here)
-        for (first, second), operations in groups.items():
+        for group in _groups(seen.operations):
             yield ""
-            yield f"{here}: {first}"
-            yield f"{there}: {second}"
-            for o in operations:
-                file = short_source(o.source).rsplit("/", 1)[-1]
-                cells = (f"  {path_of(o)}", 0), (result_of(o), 20), (short_source(file, 24), 24)
-                yield columns(width, *cells)
+            details = [_shared([detail_of(o) for o in side]) for side in zip(*group, strict=True)]
+            for name, o, detail in zip(seen.names, group[0], details, strict=True):
+                yield f"{name}: {_choice_in_words(o)}{f': {detail}' if detail else ''}"
+            for pair in group:
+                own = [detail_of(o) for o, d in zip(pair, details, strict=True) if d is None]
+                yield _row(width, pair[0], "; ".join(filter(None, own)))
+
+
+_Pair = tuple[OperationRecord, OperationRecord]
+
+
+def _groups(operations: Sequence[OperationDifference]) -> Iterable[list[_Pair]]:
+    """Groups operations whose precisions, rules and optimizations are the same on both sides."""
+    groups: dict[tuple[str, str], list[_Pair]] = {}
+    for o in operations:
+        key = _choice_in_words(o.here), _choice_in_words(o.there)
+        groups.setdefault(key, []).append((o.here, o.there))
+    return groups.values()
+
+
+def _shared(details: Sequence[str]) -> str | None:
+    """Returns the details that all operations of a group share; ``None`` if they differ."""
+    return details[0] if len(set(details)) == 1 else None
+
+
+def _row(width: int, o: OperationRecord, details: str) -> str:
+    file = short_source(o.source).rsplit("/", 1)[-1]
+    last = (details, max(width // 2 - 10, 24)) if details else (short_source(file, 24), 24)
+    return columns(width, (f"  {path_of(o)}", 0), (result_of(o), 20), last)
 
 
 def _choice_in_words(o: OperationRecord) -> str:
-    return f"{precision_of(o)}, {because_of(o)}"
+    return f"{precision_of(o)}, {rule_of(o)}"

@@ -129,10 +129,19 @@ def precision_of(o: OperationRecord) -> str:
 
 def because_of(o: OperationRecord) -> str:
     """Returns the rule of an operation, its optimizations, and the details of its reason."""
+    detail = detail_of(o)
+    return f"{rule_of(o)}: {detail}" if detail else rule_of(o)
+
+
+def rule_of(o: OperationRecord) -> str:
+    """Returns the rule of an operation and its optimizations: ``deny +recompute``."""
+    return o.rule + "".join(f" +{name}" for name, _ in o.optimizations)
+
+
+def detail_of(o: OperationRecord) -> str:
+    """Returns the details of an operation's reason, without the words of its rule."""
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
-    because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
-    marks = "".join(f" +{name}" for name, _ in o.optimizations)
-    return because.replace(o.rule, o.rule + marks, 1)
+    return "" if detail == o.reason else detail
 
 
 def _of(o: OperationRecord, size: int) -> Sequence[str]:

@@ -24,7 +24,7 @@ from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
 from duotone.jaxpr import dumps
 from duotone.jaxpr.nesting import custom, nested
 from duotone.jaxpr.painted import ALONE, CallSite, PaintedProgram
-from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_idle_patterns
+from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_patterns
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.rules import half_rules
@@ -144,7 +144,7 @@ def paint_for_device(
         )
         policy = without(policy, ["reduce_dtype"])
     painted = paint_jaxpr(jaxpr, policy, half, forms, site)
-    warn_of_idle_patterns(painted.resolved.pins, painted.built.graph)
+    warn_of_patterns(painted.resolved.pins, painted.built.graph)
     return painted
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import logging
-import re
 
 from duotone import _jax
 from duotone.devices.table import DeviceForms
@@ -14,10 +11,9 @@ from duotone.ops.jax import ENTRIES
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve
 from duotone.precision.classify.classes import Pins
-from duotone.precision.ranges import nearest, path_of, paths_of
+from duotone.precision.classify.unmatched import warn_of_unmatched
+from duotone.precision.ranges import path_of
 from duotone.precision.resolved import Resolved
-
-logger = logging.getLogger("duotone")
 
 
 @functools.lru_cache(maxsize=64)
@@ -50,28 +46,16 @@ def check_names(policy: Policy, graph: Graph) -> None:
     policy.check_names(known_names() | {node.op for node in graph.nodes})
 
 
-def warn_of_idle_patterns(pins: Pins, graph: Graph) -> None:
-    """Logs once for each name pattern that no operation has such a name.
-
-    This is not an error, since one policy may be for several functions.
-    """
-    for field, patterns in (("keep_full", pins.full), ("keep_half", pins.half)):
-        for pattern in patterns:
-            matches = re.compile(fnmatch.translate(pattern)).match
-            if (field, pattern) in _IDLE or any(matches(path_of(node)) for node in graph.nodes):
-                continue
-            _IDLE.add((field, pattern))
-            near = nearest(pattern, paths_of(graph))
-            logger.warning(
-                "Policy(%s=[%r]): no operation of this function is called so%s. Names are name "
-                "scopes and the operation, joined by /; duotone.explain lists them.",
-                field,
-                pattern,
-                f"; the nearest is {near!r}" if near else "",
-            )
+def warn_of_patterns(pins: Pins, graph: Graph) -> None:
+    """Logs once for each name pattern that no operation has such a name."""
+    remedy = (
+        "A name is its name scopes and the operation, joined by /; duotone.explain lists the names."
+    )
+    names = map(path_of, graph.nodes)
+    warn_of_unmatched(pins, names, "operation of this function", remedy, _LOGGED)
 
 
-_IDLE: set[tuple[str, str]] = set()
+_LOGGED: set[tuple[str, str]] = set()
 """The fields and patterns that were already logged."""
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from duotone.graph.collector import collector_paused
 from duotone.onnx import files
 from duotone.onnx.apply import apply
 from duotone.onnx.calibrate import measured
@@ -127,7 +127,7 @@ def rewrite(
     start = time.perf_counter()
     name = files.data_file(target).name if target is not None and source.external else None
     storage = Storage(source.folder, name)
-    with files.naming(source), _no_garbage_collection():
+    with files.naming(source), collector_paused():
         made, record = _paint_and_apply(source, settings, storage)
     seconds = time.perf_counter() - start
     if target is not None:
@@ -237,18 +237,6 @@ def _paint_and_apply(
     graph = shown_graph(painted.built)
     record = make_record(graph, painted.classes, painted.painting, plan, painted.half)
     return verify(made), record
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pauses garbage collection: a rewrite makes many small objects and no cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:

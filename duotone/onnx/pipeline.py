@@ -12,9 +12,7 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,11 +33,11 @@ from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
 from duotone.policy.policy import LISTS, Policy
 from duotone.policy.resolve import edited_lists, resolve, without
-from duotone.precision.classify.classes import Classes, NodeNames, Pins
+from duotone.precision.classify.classes import Classes, NodeNames
+from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.painters import PAINTERS
 from duotone.precision.painters.painting import Painting
 from duotone.precision.pipeline import Capabilities, decide
-from duotone.precision.ranges import nearest
 from duotone.precision.ranges.find import Assumptions, Measured
 from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.resolved import Resolved
@@ -175,14 +173,17 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     )
     _say_defaults(built)
     say_newer(built, half, reader.opsets[""])
-    _say_idle_patterns(built, resolved.pins)
+    names = _names_in(built)
+    every = (name for node in built.graph.nodes for name in names(node))
+    remedy = "duotone view model.onnx --nodes '*' lists them."
+    warn_of_unmatched(resolved.pins, every, "node of the model", remedy)
     found = decide(
         built.graph,
         resolved,
         CAPABILITIES,
         assumptions=_assumptions(built, settings.measured),
         weights=tuple(built.constants),
-        names=_names_in(built),
+        names=names,
     )
     built = dataclasses.replace(built, graph=found.graph)
     return PaintedModel(model, built, found.classes, found.painting, half, settings.fold_inputs)
@@ -298,25 +299,6 @@ def _names_in(built: Built) -> NodeNames:
         return () if Trait.STRUCTURAL in node.traits else names_of(built, node)
 
     return names
-
-
-def _say_idle_patterns(built: Built, pins: Pins) -> None:
-    """Logs the patterns of ``keep_full`` and ``keep_half`` that match no node."""
-    names = _names_in(built)
-    for precision, patterns in (("full", pins.full), ("half", pins.half)):
-        for text in patterns:
-            matches = re.compile(fnmatch.translate(text)).match
-            every = [name for node in built.graph.nodes for name in names(node)]
-            if any(map(matches, every)):
-                continue
-            near = nearest(text, sorted({name for name in every if name}))
-            logger.warning(
-                "keep_%s=[%r]: no node of the model is called so%s. "
-                "duotone view model.onnx --nodes '*' lists them.",
-                precision,
-                text,
-                f"; the nearest is {near!r}" if near else "",
-            )
 
 
 def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:

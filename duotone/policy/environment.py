@@ -48,13 +48,12 @@ POLICY_FILE = "DUOTONE_POLICY_FILE"
 NVTX = "DUOTONE_NVTX"
 """Switches NVTX ranges; read by :mod:`duotone.transforms.nvtx`."""
 _PREFIX = "DUOTONE_"
-_SAID: set[str] = set()
+_REPORTED: set[str] = set()
 """The unknown variables that were already reported."""
 _TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
 _LOGGED_MODULE = "auto_mixed_precision"
-# From this level on TensorFlow logs one line per painting decision.
-_DECISION_LOG_LEVEL = 2
+_DECISION_LOG_LEVEL = 2  # from here on TensorFlow logs one line per painting decision
 
 
 class Variable(NamedTuple):
@@ -157,9 +156,9 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
     No error: another release of duotone may have it.
     """
     for name in environ:
-        if not name.startswith(_PREFIX) or name in KNOWN or name in _SAID:
+        if not name.startswith(_PREFIX) or name in KNOWN or name in _REPORTED:
             continue
-        _SAID.add(name)
+        _REPORTED.add(name)
         (near,) = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.0)
         logger.warning(
             "environment variable %s: duotone has none of this name; the nearest is %s, and "
@@ -188,9 +187,10 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
     return entries
 
 
-def _some_of(field: str, example: str) -> Variable:
+def _some_of(field: str) -> Variable:
     """Returns the variable of what can be switched off by name."""
     kind, known = field.removesuffix("_remove"), REMOVABLE[field]
+    example = ",".join(sorted(known)[:2])
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
     def parse(name: str, value: str) -> frozenset[str]:
@@ -357,12 +357,12 @@ VARIABLES: tuple[Variable, ...] = (
         field="painter",
         duotone=PAINTER,
         takes=_PAINTER_TAKES,
-        effect="who paints: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
+        effect="the painter: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
         example="tensorflow",
         parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
     ),
-    _some_of("rules_remove", "solve,carry"),
-    _some_of("optimizations_remove", "factors,picks"),
+    _some_of("rules_remove"),
+    _some_of("optimizations_remove"),
     _math("float32_math", "the algorithm of float32 dots and convolutions"),
     _math("convolution_math", "the same for convolutions alone"),
     Variable(

@@ -18,13 +18,10 @@ the nodes of a neutral graph. A policy is resolved as for every front end.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fnmatch
-import gc
-import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError, plural
 from duotone.graph.graph import HALF_TYPES
@@ -32,7 +29,7 @@ from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve, without
-from duotone.precision.ranges import nearest
+from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
 from duotone.tensorflow.calls import loop_bodies
@@ -151,22 +148,6 @@ def rewrite(
     return done
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pauses garbage collection: a rewrite makes many small objects and no cycles.
-
-    A rewrite makes hundreds of thousands of small lists and no cycle of them; to look through them
-    again and again took as long as to make them.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _rewrite_all(
     graph: GraphDef, preserved: Collection[str], settings: _Settings, keep_functions: bool
 ) -> RewriteResult:
@@ -283,22 +264,13 @@ def _names(node: NodeDef, item: str) -> tuple[str, ...]:
     return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
 
 
-def _warn_of_idle_patterns(graph: GraphDef, settings: _Settings) -> None:
-    """Says which patterns of ``keep_full`` no node is called by; most are misspelt."""
-    if not settings.kept_full:
-        return
+def _warn_of_unmatched(graph: GraphDef, settings: _Settings) -> None:
+    """Logs the patterns of ``keep_full`` that match no node of the graph or of a function."""
     bodies = [(MAIN_GRAPH, graph.node)]
     bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
-    names = {name for item, nodes in bodies for node in nodes for name in _names(node, item)}
-    for text, pattern in zip(settings.resolved.pins.full, settings.kept_full, strict=True):
-        if not any(pattern.match(name) for name in names):
-            near = nearest(text, sorted(names))
-            logger.warning(
-                "Policy(keep_full=[%r]): no node of the graph is called so%s. "
-                "duotone view --nodes lists them.",
-                text,
-                f"; the nearest is {near!r}" if near else "",
-            )
+    names = (name for item, nodes in bodies for node in nodes for name in _names(node, item))
+    remedy = "duotone view --nodes lists them."
+    warn_of_unmatched(settings.resolved.pins, names, "node of the graph", remedy)
 
 
 def _rewrite_body(

@@ -516,3 +516,9 @@ def test_the_record_is_data():
     assert data["first"]["shape"] == [16, 16]
     bad = duotone.blame(lambda x: jnp.log(x) @ x, -jnp.ones((8, 8)), dtype="float16")
     assert json.loads(bad.to_json())["first"]["low"] == "NaN"
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_a_step_without_half_operations_names_the_asked_dtype(half: str) -> None:
+    """Catches: a record that says bfloat16 where ``dtype="float16"`` finds nothing to make half."""
+    assert duotone.blame(jnp.exp, jnp.ones(4), dtype=half).half_dtype == half

@@ -62,3 +62,17 @@ def test_records_of_two_programs_are_refused() -> None:
 def test_a_target_that_nobody_knows() -> None:
     with pytest.raises(duotone.DuotoneError, match="h200"):
         explain(exponential, X, target="h2000")
+
+
+def test_reasons_with_different_details_are_one_group() -> None:
+    """Catches: a group for each operation, since details of a reason name the operation."""
+
+    def step(x):
+        return jnp.sin(jnp.exp(x @ x))
+
+    pinned = Policy(keep_full=["*exp", "*sin"])
+    here, there = (explain(step, X, dtype="float16", policy=p) for p in (None, pinned))
+    heading, other, exp, sine = str(here.difference(there)).splitlines()[-4:]
+    assert (heading, other) == ("here: full, deny", "there: full, pinned")
+    assert "overflows" in exp
+    assert "pole" in sine

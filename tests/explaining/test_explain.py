@@ -166,8 +166,8 @@ def test_it_takes_weights_as_autocast_does() -> None:
     assert _by_name(explain(mixed, X))["exp"].rule == "pinned", "the policy of the record holds"
 
 
-def _idle(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "is called so" in r.getMessage()]
+def _unmatched(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "matches no operation" in r.getMessage()]
 
 
 @pytest.mark.parametrize("field", ["keep_full", "keep_half"])
@@ -175,32 +175,32 @@ def _idle(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_pattern_that_matches_nothing_is_logged_once(
     pattern: str, field: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.jaxpr.policy_of_program._IDLE", set())
+    monkeypatch.setattr("duotone.jaxpr.policy_of_program._LOGGED", set())
     policy = Policy().replace(**{field: [pattern, "layer/*"]})
     for _ in range(2):
         explain(_model, X, W, dtype="float16", policy=policy)
         duotone.autocast(_model, dtype="float16", policy=policy)(X, W)
-    (said,) = _idle(caplog)
-    assert said.startswith(f"Policy({field}=[{pattern!r}]): no operation")
+    (said,) = _unmatched(caplog)
+    assert said.startswith(f"Policy({field}=[{pattern!r}]) matches no operation")
     near = said.partition("the nearest is '")[2].partition("'")[0]
     caplog.clear()
     seen = explain(_model, X, W, dtype="float16", policy=Policy().replace(**{field: [near]}))
     assert any(o.rule == "pinned" for o in seen.operations)
-    assert not _idle(caplog)
+    assert not _unmatched(caplog)
 
 
 def test_a_pattern_like_no_name_is_logged_too(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.jaxpr.policy_of_program._IDLE", set())
+    monkeypatch.setattr("duotone.jaxpr.policy_of_program._LOGGED", set())
     explain(_model, X, W, dtype="float16", policy=Policy(keep_full=["zzzz"]))
-    assert "is called so. Names are" in _idle(caplog)[0]
+    assert "of this function. A name is" in _unmatched(caplog)[0]
 
 
 def test_regions_and_derivative_rules_log_no_pattern(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.jaxpr.policy_of_program._IDLE", set())
+    monkeypatch.setattr("duotone.jaxpr.policy_of_program._LOGGED", set())
 
     def model(x: Any, w: Any) -> Any:
         with jax.named_scope("first"), duotone.keep_full():
@@ -210,7 +210,7 @@ def test_regions_and_derivative_rules_log_no_pattern(
 
     mixed = duotone.autocast(model, dtype="float16", policy=Policy(keep_full=["first/*"]))
     assert jax.grad(mixed)(X, W).shape == X.shape
-    assert not _idle(caplog)
+    assert not _unmatched(caplog)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "fp32", jnp.float32, np.dtype("float32")])

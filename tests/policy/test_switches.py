@@ -111,7 +111,7 @@ def test_float32_switches_both_parts_off():
 
 
 def test_a_variable_that_does_not_exist_is_logged_once(monkeypatch, caplog):
-    monkeypatch.setattr("duotone.policy.environment._SAID", set())
+    monkeypatch.setattr("duotone.policy.environment._REPORTED", set())
     for _ in range(2):
         read_switches({"DUOTONE_ENABEL": "1", "HOME": "/"})
         Policy().merged_with_environment({"DUOTONE_ENABEL": "1", "DUOTONE_DENY_ADD": "exp"})

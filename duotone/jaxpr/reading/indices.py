@@ -181,7 +181,7 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
     return np.where(inside, found, -1)
 
 
-def small_constants(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
+def most_updates(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
     """Returns the largest number of updates of a scatter to one element; ``None`` if unknown."""
     found = targets(eqn, indices)
     if found is None:

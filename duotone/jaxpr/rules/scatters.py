@@ -15,7 +15,7 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 from duotone.graph.graph import Attribute
-from duotone.jaxpr.reading.indices import small_constants
+from duotone.jaxpr.reading.indices import most_updates
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
@@ -26,7 +26,7 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
         indices: its indices, if they are known before any call.
     """
     found: dict[str, Attribute] = {}
-    count = None if indices is None else small_constants(eqn, indices)
+    count = None if indices is None else most_updates(eqn, indices)
     if count is not None:
         found["updates"] = float(count)
     if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):

@@ -1,47 +1,16 @@
-"""Postpones CPython's memory management while a program is traced and rewritten.
-
-Two habits of CPython make tracing slow, and this module avoids both: garbage collection, and the
-small chunks in which CPython keeps the frames of running functions.
-"""
+"""Avoids the small chunks in which CPython keeps the frames of running functions."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 _T = TypeVar("_T")
-
-_FROZEN_BY_PYTHON = 1_000
-"""The most objects that Python itself freezes. A user's ``gc.freeze()`` freezes all objects: many
-times as many once JAX is loaded."""
 
 _FRAME_WORDS = 2**15 + 1
 """Size of the frame of :func:`with_long_stack`, in words of 8 bytes. CPython doubles a chunk until
 the frame fits. One word above a power of two therefore leaves the same size free for later frames:
 256 KiB, or 32 words for each of the 1000 nested calls that Python allows."""
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pauses garbage collection.
-
-    Tracing and rewriting make hundreds of thousands of small objects that stay alive. They trigger
-    full collections of JAX's heap, which take a third of the rewriting time of a GPT-2 step
-    (``benchmarks/rewrite_cost.py``). Afterwards this moves the objects to the oldest generation.
-    The next two collections would do the same after visiting them all and freeing none.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # keeps what a user froze
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def with_long_stack(function: Callable[[], _T]) -> _T:

@@ -17,11 +17,12 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import LeakedTracerError
+from duotone.graph.collector import collector_paused
 from duotone.jaxpr.reading.scopes import MARKER
 from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
 from duotone.jaxpr.running.inside import Collection, collection_now
-from duotone.jaxpr.running.interpreter import collector_paused, with_long_stack
+from duotone.jaxpr.running.interpreter import with_long_stack
 
 logger = logging.getLogger("duotone")
 
