@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError, plural
+from duotone.graph.collector import collector_paused
 from duotone.graph.graph import HALF_TYPES
 from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.dtypes import canonical
@@ -141,8 +143,8 @@ def rewrite(
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
-    _warn_of_idle_patterns(graph, settings)
-    with _no_garbage_collection():
+    _warn_of_unmatched(graph, settings)
+    with collector_paused():
         done = _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
     _warn_of_unsafe(done, settings.resolved.painter)
     return done
