@@ -158,6 +158,10 @@ class GraphDefError(ArgumentError):
     """A TensorFlow graph cannot be rewritten; the message names the node and the remedy."""
 
 
+class TensorFlowError(DuotoneError, RuntimeError):
+    """Raised if this TensorFlow, or a program that runs in it, cannot be rewritten live."""
+
+
 class OnnxError(ArgumentError):
     """An ONNX model cannot be rewritten or run; the message names the file and the node."""
 

@@ -150,6 +150,35 @@ def rewrite(
     return done
 
 
+def rewrite_nodes(
+    graph: GraphDef,
+    preserved: Collection[str],
+    *,
+    dtype: str,
+    painter: str | None = None,
+    device: Device = DEFAULT_DEVICE,
+    policy: Policy | None = None,
+) -> BodyResult:
+    """Rewrites the nodes of a graph in place, and none of its functions.
+
+    Args:
+        graph: a GraphDef that TensorFlow has checked.
+        preserved: names of nodes that keep their types.
+        dtype: as for :func:`rewrite`.
+        painter: as for :func:`rewrite`.
+        device: as for :func:`rewrite`.
+        policy: as for :func:`rewrite`.
+
+    Raises:
+        ArgumentError: as :func:`rewrite`.
+        GraphDefError: as :func:`rewrite`.
+        PolicyError: as :func:`rewrite`.
+    """
+    settings = _settings(graph, dtype, painter, device, policy)
+    with collector_paused():
+        return _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
+
+
 def _rewrite_all(
     graph: GraphDef, preserved: Collection[str], settings: _Settings, keep_functions: bool
 ) -> RewriteResult:

@@ -1,0 +1,154 @@
+"""Graphs: what happens to one graph that TensorFlow is about to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from duotone.policy.policy import Policy
+from duotone.tensorflow.devices import Device
+from duotone.tensorflow.live.unfuse import unfuse
+from duotone.tensorflow.pipeline import rewrite_nodes
+from duotone.tensorflow.preparation import PLACEHOLDERS
+from duotone.tensorflow.protos import GraphDef, new_graph
+from duotone.tensorflow.rewrite_record import BodyResult
+
+_CASTS = "-AutoMixedPrecision"
+"""The end of the names of our casts: Grappler hands over a graph a second time."""
+_FAILED = "duotone/failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """How graphs are rewritten.
+
+    Attributes:
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        policy: the user's policy; the environment is merged into it.
+        device: the device whose rules decide.
+        any_device: whether every node counts as one on ``device``, wherever it runs. Tests paint
+            for a GPU and run on a CPU.
+    """
+
+    dtype: str
+    policy: Policy
+    device: Device = Device()
+    any_device: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LiveGraph:
+    """A graph that was rewritten before it ran.
+
+    Attributes:
+        nodes: the number of its nodes before.
+        result: the precisions, casts and reasons.
+        seconds: the time of the rewrite.
+    """
+
+    nodes: int
+    result: BodyResult
+    seconds: float
+
+    @property
+    def half(self) -> int:
+        """The number of nodes with a half type."""
+        precisions = self.result.painting.values()
+        return sum(any(p != "f32" for p in types.values()) for types in precisions)
+
+
+def rewrite_live(
+    data: bytes, preserved: Sequence[str], settings: LiveSettings
+) -> tuple[bytes, LiveGraph] | None:
+    """Rewrites a serialized graph.
+
+    Args:
+        data: the graph as Grappler hands it over: placed, inlined, control flow lowered.
+        preserved: names of nodes that keep their types.
+        settings: how to rewrite.
+
+    Returns:
+        The new graph and its record; ``None`` for a graph that stays as it is: it was rewritten
+        before, or it belongs to an input pipeline.
+    """
+    start = time.perf_counter()
+    graph = new_graph.FromString(data)
+    if _is_rewritten(graph) or _is_of_dataset(graph, preserved):
+        return None
+    count = len(graph.node)
+    unfuse(graph)
+    names = {node.name for node in graph.node}
+    kept = {name for name in preserved if name in names}
+    kept |= {node.name for node in graph.node if node.op in PLACEHOLDERS}
+    placed = _without_devices(graph) if settings.any_device else {}
+    result = rewrite_nodes(
+        graph,
+        kept,
+        dtype=settings.dtype,
+        device=settings.device,
+        policy=settings.policy,
+    )
+    _place(graph, placed)
+    done = LiveGraph(count, result, time.perf_counter() - start)
+    return graph.SerializeToString(), done
+
+
+def _is_rewritten(graph: GraphDef) -> bool:
+    return any(node.op == "Cast" and node.name.endswith(_CASTS) for node in graph.node)
+
+
+def _is_of_dataset(graph: GraphDef, preserved: Collection[str]) -> bool:
+    """Returns True for a function of ``tf.data``: all its arguments are nodes to keep."""
+    arguments = [node.name for node in graph.node if node.op == "_Arg"]
+    return bool(arguments) and set(arguments) <= set(preserved)
+
+
+def _without_devices(graph: GraphDef) -> dict[str, str]:
+    """Removes the devices of all nodes; returns them by node."""
+    placed = {node.name: node.device for node in graph.node}
+    for node in graph.node:
+        node.device = ""
+    return placed
+
+
+def _place(graph: GraphDef, placed: dict[str, str]) -> None:
+    """Gives nodes their devices back; new ones get the most frequent one."""
+    if not placed:
+        return
+    ((usual, _),) = Counter(placed.values()).most_common(1)
+    for node in graph.node:
+        node.device = placed.get(node.name, usual)
+
+
+def failing(data: bytes, preserved: Sequence[str], message: str) -> bytes:
+    """Returns a graph that raises an error when it runs.
+
+    TensorFlow runs a graph as it is if its rewrite fails. That would be float32 without a word.
+
+    Args:
+        data: the serialized graph.
+        preserved: names of nodes to keep; none of them is computed before the error.
+        message: what the error says.
+    """
+    graph = new_graph.FromString(data)
+    device = next((node.device for node in graph.node if "CPU" in node.device), "")
+    never = graph.node.add(name=f"{_FAILED}/never", op="Const", device=device)
+    never.attr["dtype"].type = never.attr["value"].tensor.dtype = 10  # bool
+    never.attr["value"].tensor.bool_val.append(False)
+    never.attr["value"].tensor.tensor_shape.SetInParent()
+    words = graph.node.add(name=f"{_FAILED}/words", op="Const", device=device)
+    words.attr["dtype"].type = words.attr["value"].tensor.dtype = 7  # string
+    words.attr["value"].tensor.string_val.append(message.encode())
+    words.attr["value"].tensor.tensor_shape.SetInParent()
+    failed = graph.node.add(
+        name=_FAILED, op="Assert", device=device, input=[never.name, words.name]
+    )
+    failed.attr["T"].list.type.append(7)
+    failed.attr["summarize"].i = 1
+    last = {*preserved} or {node.name for node in graph.node}
+    for node in graph.node:
+        if node.name in last and node.input and not node.name.startswith(_FAILED):
+            node.input.append(f"^{_FAILED}")
+    return graph.SerializeToString()

@@ -1,0 +1,125 @@
+"""Plugin: registers one function with Grappler that may replace each graph.
+
+A registration is permanent, and a second one for the same device type ends the process. So it
+happens once, under a lock. TensorFlow reads the strings and functions of a registration later, so
+they live as long as the process.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from duotone.errors import TensorFlowError
+from duotone.tensorflow.live import c_api
+
+Callback = Callable[[bytes, Sequence[str]], bytes | None]
+"""Takes a serialized graph and the names of nodes to keep; returns a new graph, or ``None``."""
+
+DEVICE_TYPES = ("CPU", "GPU")
+_HOOK = """typedef void (*initialize)(void*, void*);
+initialize duotone_initialize;
+void TF_InitGraph(void* parameters, void* status) {
+  if (duotone_initialize) duotone_initialize(parameters, status);
+}
+"""
+_lock = threading.Lock()
+_alive: list[Any] = []
+"""What TensorFlow may read at any time: it must never be freed."""
+_failed: list[TensorFlowError] = []
+
+
+def register(tf: Any, callback: Callback, report: Callable[[BaseException], None]) -> None:
+    """Registers a callback for all graphs of this process; later calls do nothing.
+
+    Args:
+        tf: the module ``tensorflow``.
+        callback: is called for each graph, in any thread.
+        report: is called with an exception of the callback, whose graph then stays as it is.
+
+    Raises:
+        TensorFlowError: this TensorFlow does not fit, now or at the first call.
+    """
+    with _lock:
+        if _failed:
+            raise _failed[0]
+        if _alive:
+            return
+        api = c_api.Api(tf)
+        optimize = _optimize(api, callback, report)
+        _alive.append(optimize)
+        for device_type in DEVICE_TYPES:
+            _register(api, device_type.encode(), optimize)
+
+
+def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseException], None]) -> Any:
+    """Returns the function that Grappler calls."""
+
+    def optimize(_: int, graph: Any, item: int, made: Any, status: int) -> None:
+        del status
+        data = c.string_at(graph[0].data, graph[0].length)
+        try:
+            result = callback(data, api.preserved(item))
+        except BaseException as error:  # nothing may pass through C
+            report(error)
+            result = None
+        api.fill(made[0], data if result is None else result)
+
+    return c_api.Optimize(optimize)
+
+
+def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
+    problems: list[TensorFlowError] = []
+
+    def initialize(registration: Any, status: int) -> None:
+        del status
+        given = registration[0]
+        if (given.major, given.minor) != c_api.VERSION:
+            found = f"{given.major}.{given.minor}"
+            problems.append(api.misfit(f"the version of its plug-in API is {found}, not 0.0"))
+        given.struct_size = c.sizeof(c_api.Registration)
+        given.device_type = device_type
+        configs = given.configs[0]
+        configs.struct_size = c.sizeof(c_api.Configs)
+        for name in c_api.MIXED_PRECISION:
+            setattr(configs, name, c_api.OFF)
+        given.optimizer[0].struct_size = c.sizeof(c_api.Optimizer)
+        given.optimizer[0].optimize = optimize
+
+    function = c_api.Initialize(initialize)
+    _alive.extend((device_type, function))
+    try:
+        try:
+            api.register(function)
+        except TensorFlowError:
+            _register_by_library(api, function)
+    except TensorFlowError as error:
+        problems.append(error)
+    if problems:
+        _failed.extend(problems)
+        raise problems[0]
+
+
+def _register_by_library(api: c_api.Api, function: Any) -> None:
+    """Registers by the public function, which takes a compiled file: the fallback.
+
+    Raises:
+        TensorFlowError: there is no C compiler, or TensorFlow refuses the plug-in.
+    """
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise api.misfit("it does not export InitGraphPlugin, and there is no C compiler `cc`")
+    folder = Path(tempfile.mkdtemp(prefix="duotone-"))
+    source, library = folder / "hook.c", folder / f"hook{len(_alive)}.so"
+    source.write_text(_HOOK, encoding="utf-8")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    hook = c.CDLL(str(library))
+    _alive.append(hook)
+    c.c_void_p.in_dll(hook, "duotone_initialize").value = c.cast(function, c.c_void_p).value
+    api.load(library)

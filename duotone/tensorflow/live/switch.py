@@ -1,0 +1,154 @@
+"""Switch: whether the graphs of this process are rewritten, and what happened to them.
+
+The rewrite concerns every graph that TensorFlow runs: those of ``tf.function``, of Keras and of
+Sessions. A plain ``tf.function`` becomes half too while the rewrite is on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from duotone.errors import TensorFlowError, plural
+from duotone.measuring.libraries import library
+from duotone.tensorflow.live import plugin
+from duotone.tensorflow.live.graphs import LiveGraph, LiveSettings, failing, rewrite_live
+
+FLOAT32_SCOPE = "duotone_float32"
+"""The name scope whose operations stay float32: updates of variables and loss scales."""
+_REMEMBERED = 64
+"""The number of rewritten graphs whose records are kept."""
+_WHAT = "mixed precision in live TensorFlow"
+logger = logging.getLogger("duotone")
+
+
+class _State:
+    """What holds for the whole process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.settings: LiveSettings | None = None
+        self.graphs: deque[LiveGraph] = deque(maxlen=_REMEMBERED)
+        self.seen = threading.Event()
+        self.said = False
+        self.numbers = itertools.count(1)
+
+
+_state = _State()
+
+
+def enable(settings: LiveSettings) -> None:
+    """Switches the rewrite on, for all graphs that TensorFlow optimizes from now on.
+
+    Args:
+        settings: how graphs are rewritten.
+
+    Raises:
+        MissingExtraError: TensorFlow is not installed.
+        TensorFlowError: this TensorFlow does not call the plug-in.
+    """
+    tf = library("tensorflow", _WHAT, "tensorflow")
+    plugin.register(tf, _rewritten, _report)
+    with _state.lock:
+        first = _state.settings is None
+        _state.settings = settings
+        _state.graphs.clear()
+        _state.said = False
+    if first:
+        _check(tf)
+    _renew(tf)
+
+
+def disable() -> None:
+    """Switches the rewrite off; graphs are optimized again and run in float32."""
+    with _state.lock:
+        was_on, _state.settings = _state.settings is not None, None
+    if was_on:
+        _renew(library("tensorflow", _WHAT, "tensorflow"))
+
+
+def is_enabled() -> bool:
+    """Returns True while graphs are rewritten."""
+    return _state.settings is not None
+
+
+def rewritten_graphs() -> tuple[LiveGraph, ...]:
+    """Returns the graphs that were rewritten since the rewrite was switched on, oldest first."""
+    return tuple(_state.graphs)
+
+
+def _renew(tf: Any) -> None:
+    """Makes TensorFlow optimize its functions again.
+
+    It reuses optimized functions as long as its options are equal, so one that changes nothing else
+    changes: any negative ``min_graph_nodes`` optimizes graphs of every size.
+    """
+    options = {"use_plugin_optimizers": True, "min_graph_nodes": -next(_state.numbers)}
+    tf.config.optimizer.set_experimental_options(options)
+
+
+def _check(tf: Any) -> None:
+    """Runs a small graph.
+
+    Raises:
+        TensorFlowError: the plug-in was not called.
+    """
+    _state.seen.clear()
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (2, 2), "x")
+        y = tf.identity(tf.exp(tf.exp(x)), "y")
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            session.run(y, {x: [[0.0, 0.0], [0.0, 0.0]]})
+    if not _state.seen.is_set():
+        disable()
+        raise TensorFlowError(
+            f"TensorFlow {tf.__version__} does not call duotone's plug-in, so graphs would run in "
+            "float32. It was tested with TensorFlow 2.21. Is another plug-in registered for the "
+            "same device?"
+        )
+
+
+def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
+    """Returns the graph that runs in the place of one; TensorFlow calls it, in any thread."""
+    _state.seen.set()
+    settings = _state.settings
+    if settings is None:
+        return None
+    try:
+        found = rewrite_live(data, preserved, settings)
+    except Exception as error:
+        _report(error)
+        return failing(data, preserved, f"duotone could not rewrite this graph: {error}")
+    if found is None:
+        return None
+    made, done = found
+    if done.half:
+        _state.graphs.append(done)
+        _say(done, settings)
+    return made
+
+
+def _report(error: BaseException) -> None:
+    logger.error("duotone could not rewrite a graph of TensorFlow: %s", error, exc_info=error)
+
+
+def _say(done: LiveGraph, settings: LiveSettings) -> None:
+    """Says what the first rewrite did, in one line."""
+    with _state.lock:
+        said, _state.said = _state.said, True
+    if not said:
+        logger.info(
+            "rewrote a graph of %s: %d in %s, %s, in %.2f s. "
+            "duotone.tensorflow.explain_last() shows all graphs.",
+            plural(done.nodes, "node"),
+            done.half,
+            settings.dtype,
+            plural(len(done.result.casts), "cast"),
+            done.seconds,
+        )
