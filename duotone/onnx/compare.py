@@ -19,7 +19,7 @@ from typing import Any
 
 from duotone.errors import ArgumentError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, difference
+from duotone.measuring.differences import Difference, constant_results, difference
 from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
 from duotone.onnx.exposing import rounded, with_all_values
@@ -78,7 +78,8 @@ def compare(
         exposed = rounded(other.model)
         values = _values(other, exposed or other.model, given.feed, outputs)
         plain = _results(other, given.feed, outputs)
-    notes = (*given.notes, PLAIN if exposed is not None else _NOT_ROUNDED)
+    constant = constant_results({name: reference[name] for name in outputs})
+    notes = (*given.notes, *constant, PLAIN if exposed is not None else _NOT_ROUNDED)
     makers = {name: node.op_type for node in other.model.graph.node for name in node.output}
     shared = [name for name in values if name in reference]
     found = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, difference
+from duotone.measuring.differences import Difference, constant_results, difference
 from duotone.measuring.generate import collapsed_sides, generate
 from duotone.tensorflow import files, running
 from duotone.tensorflow.running import Loaded
@@ -60,6 +60,7 @@ def compare(
     notes = list(given.notes)
     found = [_values(*pair, feed, notes) for pair in zip(sources, (one, other), strict=True)]
     tensors = {**other.values, **other.outputs}
+    notes += constant_results({name: found[0][name] for name in one.outputs})
     makers = {name: tensor.op.type for name, tensor in tensors.items()}
     differences = {
         name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
