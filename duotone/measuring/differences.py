@@ -183,7 +183,7 @@ def constant_results(results: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _constant(array: np.ndarray) -> str:
-    """What an array of floats is everywhere; empty if it varies."""
+    """Describes an array of floats that has one value everywhere, or none; empty for others."""
     if array.dtype.kind != "f" or array.size < 2:
         return ""
     finite = array[np.isfinite(array)]

@@ -23,6 +23,7 @@ from duotone.measuring.differences import Difference, constant_results, differen
 from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
 from duotone.onnx.exposing import rounded, with_all_values
+from duotone.onnx.pipeline import inlined
 from duotone.onnx.protos import ModelProto
 
 PLAIN = (
@@ -73,7 +74,7 @@ def compare(
         given = inputs.given(
             data, shapes, lambda: running.inputs_for(one, seed=seed, shapes=shapes)
         )
-        reference = _values(one, one.model, given.feed, outputs)
+        reference = _values(one, inlined(one.model), given.feed, outputs)
     with files.naming(other):
         exposed = rounded(other.model)
         values = _values(other, exposed or other.model, given.feed, outputs)
