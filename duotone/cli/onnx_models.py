@@ -150,5 +150,5 @@ def say_range(console: Console, model: Path, done: Rewritten) -> None:
     from duotone import onnx
 
     with console.status("checking ranges"):
-        found = onnx.check_range(model, done.record)
+        found = onnx.check_range(model, done)
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)

@@ -162,6 +162,36 @@ def relative_error(first: Any, second: Any) -> float:
     return max((_error(a, b) for a, b in _pairs(first, second)), default=0.0)
 
 
+def constant_results(results: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line for each result of the reference that can show no difference.
+
+    Args:
+        results: the results of the first run by name.
+
+    Example:
+        >>> import numpy as np
+        >>> constant_results({"y": np.zeros(3), "z": np.arange(3.0)})
+        ('the result y is 0 everywhere, which hides differences: give other inputs',)
+    """
+    arrays = {name: one for name, one in results.items() if isinstance(one, np.ndarray)}
+    texts = ((name, _constant(array)) for name, array in arrays.items())
+    return tuple(
+        f"the result {name} {text}, which hides differences: give other inputs"
+        for name, text in texts
+        if text
+    )
+
+
+def _constant(array: np.ndarray) -> str:
+    """Describes an array of floats that has one value everywhere, or none; empty for others."""
+    if array.dtype.kind != "f" or array.size < 2:
+        return ""
+    finite = array[np.isfinite(array)]
+    if not finite.size:
+        return "has no finite number"
+    return f"is {finite[0]:.3g} everywhere" if (finite == finite[0]).all() else ""
+
+
 def _pairs(first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
     """The pairs of arrays in two values; ``None`` if one has no counterpart."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):

@@ -24,9 +24,11 @@ from duotone.measuring.inputs import Asked, Generated, Shapes, Side, fits, is_si
 
 SIDES = (32, 64, 48, 320, 16, 128, 512, 224, 1)
 """The sizes to try for an open side; later ones only where the model does not run with earlier."""
+SIGNAL = 16000
+"""The first size to try where the open side counts the samples of a signal: a second of speech."""
 LARGEST_SIDE = 256
 """The largest size to which an open side is doubled."""
-_SAMPLE_RATE = 16000
+_CHANNELS = ((), (1,), (2,))
 _INTEGERS = ((True, 8), (False, 8), (False, 2))
 """How integers are made, in order: whether one for each element of a batch is a length (the last
 side of a float input), and the number that random integers are below."""
@@ -150,12 +152,20 @@ def _attempts(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> 
     """The attempts in order, each combination of shapes once, with integers in each way."""
     seen = set()
     ways = _INTEGERS if any(map(_is_integer, asked)) else _INTEGERS[:1]
-    for side, last_only, way in itertools.product(SIDES, (False, True), ways):
+    sizes = (SIGNAL, *SIDES) if _are_signals(asked, sides) else SIDES
+    for side, last_only, way in itertools.product(sizes, (False, True), ways):
         attempt = _Attempt(asked, sides, side, last_only, *way)
         key = (*attempt.shapes, way)
         if key not in seen:
             seen.add(key)
             yield attempt
+
+
+def _are_signals(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> bool:
+    """True if every open side but a batch is the last of a float input of one or two channels."""
+    is_open = [one for one in asked if not all(map(is_size, sides[one.name][1:]))]
+    found = [_is_float(one) and sides[one.name][1:-1] in _CHANNELS for one in is_open]
+    return bool(found) and all(found)
 
 
 def _enlarged(
@@ -222,7 +232,7 @@ def _random(
         return generator.integers(0, 2, shape).astype(dtype)
     if not shape:  # a rate or a length
         rate = asked.name in ("sr", "sample_rate")
-        return np.asarray(_SAMPLE_RATE if rate else 1, dtype)
+        return np.asarray(SIGNAL if rate else 1, dtype)
     return generator.integers(0, most, shape).astype(dtype)
 
 

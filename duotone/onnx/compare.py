@@ -19,10 +19,11 @@ from typing import Any
 
 from duotone.errors import ArgumentError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, difference
+from duotone.measuring.differences import Difference, constant_results, difference
 from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
 from duotone.onnx.exposing import rounded, with_all_values
+from duotone.onnx.pipeline import inlined
 from duotone.onnx.protos import ModelProto
 
 PLAIN = (
@@ -73,12 +74,13 @@ def compare(
         given = inputs.given(
             data, shapes, lambda: running.inputs_for(one, seed=seed, shapes=shapes)
         )
-        reference = _values(one, one.model, given.feed, outputs)
+        reference = _values(one, inlined(one.model), given.feed, outputs)
     with files.naming(other):
         exposed = rounded(other.model)
         values = _values(other, exposed or other.model, given.feed, outputs)
         plain = _results(other, given.feed, outputs)
-    notes = (*given.notes, PLAIN if exposed is not None else _NOT_ROUNDED)
+    constant = constant_results({name: reference[name] for name in outputs})
+    notes = (*given.notes, *constant, PLAIN if exposed is not None else _NOT_ROUNDED)
     makers = {name: node.op_type for node in other.model.graph.node for name in node.output}
     shared = [name for name in values if name in reference]
     found = [

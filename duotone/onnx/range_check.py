@@ -23,10 +23,11 @@ import numpy as np
 from duotone.errors import ArgumentError, MissingExtraError, plural
 from duotone.graph.graph import HALF_TYPES
 from duotone.onnx import files, running
+from duotone.onnx.api import Rewritten
 from duotone.onnx.calibrate import measured_runs
 from duotone.onnx.pipeline import inlined
 from duotone.onnx.protos import FLOAT, ModelProto
-from duotone.onnx.weights import as_tensor, bytes_in, magnitude
+from duotone.onnx.weights import as_tensor, magnitude
 from duotone.precision.ranges.find import Measured
 from duotone.precision.record import Record
 
@@ -80,7 +81,7 @@ def _listed(names: list[str]) -> str:
     return f"in {plural(len(names), 'operation')} ({', '.join(names[:_SHOWN])}{more})"
 
 
-def check_range(model: Any, record: Record) -> RangeCheck:
+def check_range(model: Any, done: Rewritten) -> RangeCheck:
     """Runs a float32 model on random inputs of several sizes, and finds what float16 cannot hold.
 
     It runs no model that has more than :data:`LARGEST_MODEL` bytes of tensors or takes more than
@@ -88,7 +89,7 @@ def check_range(model: Any, record: Record) -> RangeCheck:
 
     Args:
         model: the path of the original model, or an ``onnx.ModelProto``.
-        record: the record of its rewrite.
+        done: the result of its rewrite.
 
     Returns:
         The operations at each size, or why the model was not run.
@@ -103,16 +104,16 @@ def check_range(model: Any, record: Record) -> RangeCheck:
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[1, 800] x, float[800, 8] w) => (float[1, 8] y) { y = MatMul(x, w) }
         ... ''')
-        >>> check_range(model, duotone.onnx.rewrite(model).record).outside[32767]
+        >>> check_range(model, duotone.onnx.rewrite(model)).outside[32767]
         ('MatMul y',)
     """
     start = time.perf_counter()
-    source = files.read(model)
-    declined = _why_not(source, record)
+    declined = _why_not(done)
     if declined:
         return RangeCheck({}, 0.0, declined)
+    source = files.read(model)
     try:
-        return RangeCheck(_outside(source, record), time.perf_counter() - start)
+        return RangeCheck(_outside(source, done.record), time.perf_counter() - start)
     except MissingExtraError:
         declined = "ONNX Runtime is not installed: python -m pip install 'duotone[onnx]'"
     except ArgumentError as error:
@@ -121,12 +122,11 @@ def check_range(model: Any, record: Record) -> RangeCheck:
     return RangeCheck({}, 0.0, declined)
 
 
-def _why_not(source: files.Source, record: Record) -> str:
+def _why_not(done: Rewritten) -> str:
     """Why a model is not run; empty if it may be."""
-    size = sum(map(bytes_in, files.tensors(source.model.graph)))
-    if size > LARGEST_MODEL:
+    if done.bytes_before > LARGEST_MODEL:
         return f"since its tensors have more than {LARGEST_MODEL // 2**20} MB"
-    if sum(operation.flops for operation in record.operations) > MOST_FLOPS:
+    if sum(operation.flops for operation in done.record.operations) > MOST_FLOPS:
         return f"since a run takes more than {MOST_FLOPS / 1e9:.0f} GFLOP"
     return ""
 

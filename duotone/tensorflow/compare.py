@@ -12,7 +12,7 @@ from typing import Any
 
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, difference
+from duotone.measuring.differences import Difference, constant_results, difference
 from duotone.measuring.generate import collapsed_sides, generate
 from duotone.tensorflow import files, running
 from duotone.tensorflow.running import Loaded
@@ -56,10 +56,10 @@ def compare(
     if one.outputs.keys() != other.outputs.keys():
         raise ArgumentError("the two models have different results; they cannot be compared.")
     given = inputs.given(data, shapes, lambda: _generated(sources[0], one, seed, shapes))
-    feed = inputs.fitted(one.asked, given.feed)
     notes = list(given.notes)
-    found = [_values(*pair, feed, notes) for pair in zip(sources, (one, other), strict=True)]
+    found = [_values(*pair, given.feed, notes) for pair in zip(sources, (one, other), strict=True)]
     tensors = {**other.values, **other.outputs}
+    notes += constant_results({name: found[0][name] for name in one.outputs})
     makers = {name: tensor.op.type for name, tensor in tensors.items()}
     differences = {
         name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
@@ -69,7 +69,7 @@ def compare(
     return Difference(
         tuple(differences[name] for name in one.outputs),
         tuple(value for name, value in differences.items() if name not in one.outputs),
-        inputs.described(feed),
+        inputs.described(given.feed),
         tuple(dict.fromkeys(notes)),
     )
 
@@ -93,6 +93,7 @@ def _values(
 ) -> dict[str, Any]:
     """Every float value and the results, by name; only the results if no others can be returned."""
     tensors = {**loaded.values, **loaded.outputs}
+    feed = inputs.fitted(loaded.asked, feed)
     try:
         with running.explained(source, "run"):
             return dict(zip(tensors, running.run(loaded, [*tensors.values()], feed), strict=True))

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from duotone.measuring.differences import Difference, difference, relative_error
+from duotone.measuring.differences import Difference, constant_results, difference, relative_error
 
 
 def f32(*numbers):
@@ -57,6 +57,24 @@ def test_lost_elements_are_counted():
     assert difference("y", first, second).saturated == 3
     assert difference("y", first, second.astype(np.float32)).saturated == 2
     assert difference("y", [first], [second]).saturated == 3
+
+
+def test_results_that_show_nothing():
+    """Catches: features that are 0 because all inputs were padding."""
+    results = {
+        "zero": f32(0, 0),
+        "nan": f32(np.nan, np.inf),
+        "mask": f32(-np.inf, 2, 2),
+        "good": f32(0, 1),
+        "one": f32(3),
+        "empty": f32(),
+        "label": np.array([1, 1]),
+        "list": [f32(0, 0), f32(0)],
+    }
+    texts = constant_results(results)
+    assert [text.split()[2] for text in texts] == ["zero", "nan", "mask"]
+    assert "is 0 everywhere" in texts[0]
+    assert "has no finite number" in texts[1]
 
 
 def test_the_record():

@@ -34,6 +34,10 @@ def test_open_sides_get_a_size_and_a_batch_is_one():
     assert found.side == 32
     assert "open sides: 32" in found.notes[0]
     assert generate([Asked("s", np.float32, ("t",), "")], always).feed["s"].shape == (32,)
+    signal = Asked("s", np.float32, (1, 1, "t"), "")
+    assert generate([signal], always).feed["s"].shape == (1, 1, 16000)
+    assert generate([signal], refusing(((1, 1, 64),))).side == 64
+    assert generate([signal, TOKENS], always).side == 32
     batch = generate([Asked("x", np.float32, ("n", 3), "")], always)
     assert (batch.feed["x"].shape, batch.side) == ((1, 3), None)
     closed = generate([Asked("x", np.float32, (2, 3), "")], always)
@@ -44,7 +48,7 @@ def test_an_integer_for_each_element_of_a_batch_is_a_length():
     """Catches: 3 of 320 samples, whose features are all padding."""
     waves = Asked("waves", np.float32, ("n", "t"), "tensor(float)")
     lengths = Asked("lengths", np.int64, ("n",), "tensor(int64)")
-    assert generate([waves, lengths], always).feed["lengths"] == [32]
+    assert generate([waves, lengths], always).feed["lengths"] == [16000]
     found = generate([waves, lengths], always, shapes={"waves": (2, 640)})
     assert list(found.feed["lengths"]) == [640, 640]
 

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 import duotone.onnx
 from duotone.errors import ArgumentError
 from duotone.onnx import running
 from duotone.onnx.exposing import rounded
-from tests.onnx.models import LOOP, MLP, model
+from tests.onnx.models import FUNCTION, LOOP, MLP, model
 
 PRODUCT = "f (float[2, 64] x, float[64, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }"
 TOO_LARGE = {"x": np.full((2, 64), 3e3, np.float32), "w": np.ones((64, 4), np.float32)}
@@ -72,6 +73,13 @@ def test_rounding_reaches_into_loops():
     assert [n.op_type for n in body.node].count("Identity") >= 3
     onnx.checker.check_model(made)
     assert running.session(made)
+
+
+def test_values_of_functions_are_compared():
+    before = parser.parse_model(FUNCTION)
+    found = duotone.onnx.compare(before, duotone.onnx.rewrite(before).model)
+    assert found.error < 1e-2
+    assert found.nodes
 
 
 def test_open_sides_do_not_collapse(tmp_path):

@@ -24,7 +24,7 @@ f (float[1, 4, 8] x, float[8, 8] w, bool[1, 4, 8] keep) => (float[1, 4, 8] y)
 
 
 def check(text):
-    return duotone.onnx.check_range(model(text), duotone.onnx.rewrite(model(text)).record)
+    return duotone.onnx.check_range(model(text), duotone.onnx.rewrite(model(text)))
 
 
 def test_samples_overflow_a_convolution():
@@ -43,7 +43,7 @@ def test_what_it_finds_is_infinite_in_half():
     """The check runs in float32 alone; the same inputs in half confirm it."""
     before = model("f (float[1, 800] x, float[800, 8] w) => (float[1, 8] y) { y = MatMul(x, w) }")
     done = duotone.onnx.rewrite(before)
-    found = duotone.onnx.check_range(before, done.record)
+    found = duotone.onnx.check_range(before, done)
     assert found.outside[1] == ()
     assert found.outside[32767] == ("MatMul y",)
     for scale, error in ((1, 0.01), (32767, math.inf)):
@@ -56,7 +56,7 @@ def test_what_it_finds_is_infinite_in_half():
 
 def test_float32_operations_may_leave_it():
     done = duotone.onnx.rewrite(model(AUDIO), keep_full=["Conv"])
-    found = duotone.onnx.check_range(model(AUDIO), done.record)
+    found = duotone.onnx.check_range(model(AUDIO), done)
     assert found.outside == {1: (), 255: (), 32767: ()}
     assert "inputs up to 1, 255, 32,767 stay in the range of float16" in str(found)
 

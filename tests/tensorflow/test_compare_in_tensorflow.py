@@ -49,6 +49,15 @@ def test_a_graph(tf, tmp_path):
     assert duotone.tensorflow.compare(*pair, shapes={"x": (5, 8)}).inputs == {"x": "float32[5, 8]"}
 
 
+def test_inputs_are_checked(tf, tmp_path):
+    pair = written(tf, tmp_path, lambda x: squared(tf, x), (None, 8))
+    with pytest.raises(ArgumentError, match="asks for the input 'x'; given are 'y'"):
+        duotone.tensorflow.compare(*pair, {"y": np.ones((1, 8))})
+    with pytest.raises(ArgumentError, match=r"takes float32\[\?, 8\] as input 'x'"):
+        duotone.tensorflow.compare(*pair, {"x": np.ones((1, 9))})
+    assert duotone.tensorflow.compare(*pair, {"x": np.ones((1, 8))}).error < 1e-2
+
+
 def test_an_overflow_is_an_infinite_error(tf, tmp_path):
     full, half = written(tf, tmp_path, lambda x: squared(tf, x), (4, 8))
     data = {"x": np.full((4, 8), 6e4, np.float32)}
