@@ -182,6 +182,6 @@ def _library(folder: Path, version: str) -> c.CDLL:
             if hasattr(library, "TF_GetNodesToPreserveListSize"):
                 return library
     raise TensorFlowError(
-        f"TensorFlow {version}: no library with the C API of graph optimizers is in {folder.name}/, "
-        "so duotone cannot rewrite live graphs. It was tested with TensorFlow 2.21 on Linux."
+        f"TensorFlow {version}: {folder.name}/ has no library with the C API of graph optimizers, so "
+        "duotone cannot rewrite live graphs. It was tested with TensorFlow 2.21 on Linux."
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from duotone.policy.policy import Policy
-from duotone.tensorflow.devices import Device
+from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
@@ -34,7 +34,7 @@ class LiveSettings:
 
     dtype: str
     policy: Policy
-    device: Device = Device()
+    device: Device = DEFAULT_DEVICE
     any_device: bool = False
 
 
