@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import SMALL, Boundary, Graph, Node, Paint
 from duotone.ops.entries import PASSIVE, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -114,9 +114,21 @@ def keep_state_full(canvas: Canvas) -> None:
     state = _state(canvas)
     for index in sorted(state):
         if canvas.compute[index] is Paint.HALF and canvas.rules[index] is Rule.DOWNSTREAM:
+            if _sums_inside(canvas, canvas.graph.nodes[index]):
+                continue
             op = canvas.graph.nodes[index].op
             canvas.paint(index, Paint.FULL, Rule.STATE, f"{op} leads to an output")
     canvas.state = frozenset(state)
+
+
+def _sums_inside(canvas: Canvas, node: Node) -> bool:
+    """Returns True for a sum that its kernel computes in float32, like a dot, over many elements.
+
+    Its result is rounded once. In float32 its large operand would be cast instead.
+    """
+    values = canvas.graph.values
+    shrinks = values[node.outputs[0]].size * SMALL <= values[node.inputs[0]].size
+    return Trait.SUMS in node.traits and canvas.kind(node.index) is Kind.INFER and shrinks
 
 
 def _state(canvas: Canvas) -> set[int]:

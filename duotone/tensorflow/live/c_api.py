@@ -182,6 +182,6 @@ def _library(folder: Path, version: str) -> c.CDLL:
             if hasattr(library, "TF_GetNodesToPreserveListSize"):
                 return library
     raise TensorFlowError(
-        f"TensorFlow {version} has no library with the C API of graph optimizers, so its live graphs "
-        "cannot be rewritten. duotone was tested with TensorFlow 2.21 on Linux."
+        f"TensorFlow {version} has no library with the C API of graph optimizers, so "
+        "duotone rewrites no live graph of it. It was tested with TensorFlow 2.21 on Linux."
     )
