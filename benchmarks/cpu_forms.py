@@ -24,7 +24,7 @@ from jax import lax
 import duotone
 from benchmarks._common import Result, median, table, write
 from benchmarks._versions import with_part
-from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import Dims, rows_dot
 

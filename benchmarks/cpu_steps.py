@@ -36,7 +36,7 @@ from benchmarks._versions import THIS_VERSION, parts, with_part
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
 from benchmarks.zoo.gpt2 import GPT2, Shape, language_model_case
-from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 
 QUESTION = "Does duotone make training steps faster on this CPU, and never slower?"
 WAYS = ("duotone", "value_and_grad(autocast)", "by hand")

@@ -19,7 +19,8 @@ import dataclasses
 
 from duotone.devices.assumed import assumed
 from duotone.devices.float32_math import math_of
-from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags, default_device
+from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.half_type import default_device
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.ops.traits import Trait
 from duotone.precision.classify.profitability import EVERYTHING, Profitability

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from duotone.devices.gpus import GPUS, target_config
-from duotone.devices.half_type import choose_half
+from duotone.devices.half_choice import choose_half
 from duotone.devices.specifications import TARGETS, find_target
 from duotone.graph.graph import HALF_TYPES
 

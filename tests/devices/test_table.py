@@ -11,7 +11,7 @@ import pytest
 
 import duotone
 from duotone.devices import AssumedDevice, assuming
-from duotone.devices.half_type import FAST_CPU_FLAGS, choose_half, cpu_flags
+from duotone.devices.half_choice import FAST_CPU_FLAGS, choose_half, cpu_flags
 from duotone.devices.table import TABLE, current_forms, forms_of
 from duotone.jaxpr.rules.dots import takes_rows
 from duotone.precision.classify.profitability import EVERYTHING

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import rows_dot
 from duotone.precision.optimize.dot_orders import swapped as mirrored

@@ -18,7 +18,7 @@ import pytest
 
 import duotone
 from duotone.devices.assumed import AssumedDevice, assuming
-from duotone.devices.half_type import FAST_CPU_FLAGS, choose_half
+from duotone.devices.half_choice import FAST_CPU_FLAGS, choose_half
 from duotone.transforms.mixed_function import settings_of
 
 W, X = jnp.ones((512, 512)), jnp.ones((256, 512))

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from duotone.policy.policy import Policy
+from duotone.tensorflow.calls import function_names, keep_calls, release
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
-from duotone.tensorflow.pipeline import rewrite_nodes
+from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult
@@ -93,6 +94,34 @@ def rewrite_live(
     _place(graph, placed)
     done = LiveGraph(count, result, time.perf_counter() - start)
     return graph.SerializeToString(), done
+
+
+def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:
+    """Rewrites a graph's functions in place: those that XLA compiles.
+
+    Args:
+        graph: it calls the function, and its library has all functions that this one calls.
+        name: of the function.
+        settings: how to rewrite.
+
+    Returns:
+        The record of the function.
+    """
+    start = time.perf_counter()
+    fetched = [node.name for node in graph.node if node.op not in PLACEHOLDERS]
+    names, marks = function_names(graph), keep_calls(graph)  # its control flow is not lowered
+    done = rewrite(
+        graph,
+        fetch=fetched,
+        dtype=settings.dtype,
+        device=settings.device,
+        policy=settings.policy,
+    )
+    release(done.graph_def, marks, names)
+    graph.CopyFrom(done.graph_def)
+    result = done.functions[name]
+    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
+    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
 
 
 def _is_rewritten(graph: GraphDef) -> bool:

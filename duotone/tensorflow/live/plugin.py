@@ -31,7 +31,7 @@ void TF_InitGraph(void* parameters, void* status) {
 """
 _lock = threading.Lock()
 _alive: list[Any] = []
-"""What TensorFlow may read at any time: it must never be freed."""
+"""The objects that TensorFlow may read at any time: they must never be freed."""
 _failed: list[TensorFlowError] = []
 
 

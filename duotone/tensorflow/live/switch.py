@@ -15,8 +15,15 @@ from typing import Any
 
 from duotone.errors import TensorFlowError, plural
 from duotone.measuring.libraries import library
-from duotone.tensorflow.live import plugin
-from duotone.tensorflow.live.graphs import LiveGraph, LiveSettings, failing, rewrite_live
+from duotone.tensorflow.live import jit, plugin
+from duotone.tensorflow.live.graphs import (
+    LiveGraph,
+    LiveSettings,
+    failing,
+    rewrite_live,
+    rewrite_traced,
+)
+from duotone.tensorflow.protos import GraphDef
 
 FLOAT32_SCOPE = "duotone_float32"
 """The name scope whose operations stay float32: updates of variables and loss scales."""
@@ -27,7 +34,7 @@ logger = logging.getLogger("duotone")
 
 
 class _State:
-    """What holds for the whole process."""
+    """The state of the whole process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -60,6 +67,14 @@ def enable(settings: LiveSettings) -> None:
         _state.said = False
     if first:
         _check(tf)
+        jit.install(_rewritten_trace)
+        if name := jit.missing():
+            logger.warning(
+                "TensorFlow %s has no %s: functions with jit_compile=True stay float32. "
+                "Use jit_compile=False, as in model.compile(jit_compile=False).",
+                tf.__version__,
+                name,
+            )
     _renew(tf)
 
 
@@ -128,10 +143,24 @@ def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
     if found is None:
         return None
     made, done = found
+    _remember(done, settings)
+    return made
+
+
+def _rewritten_trace(graph: GraphDef, name: str) -> LiveGraph | None:
+    """Rewrites the functions of a graph that calls one that XLA compiles; errors are raised."""
+    settings = _state.settings
+    if settings is None:
+        return None
+    done = rewrite_traced(graph, name, settings)
+    _remember(done, settings)
+    return done
+
+
+def _remember(done: LiveGraph, settings: LiveSettings) -> None:
     if done.half:
         _state.graphs.append(done)
         _say(done, settings)
-    return made
 
 
 def _report(error: BaseException) -> None:

@@ -1,0 +1,156 @@
+"""Jit: functions with ``jit_compile=True``, whose graphs Grappler never sees.
+
+XLA compiles such a function as a whole, so Grappler gets one call. duotone rewrites the function
+when TensorFlow has traced it, and the functions that it calls, whose copies get names of their own.
+
+This is the one file with private names of TensorFlow. :func:`missing` tells which of them a version
+lacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from duotone.tensorflow.functions import called_functions
+from duotone.tensorflow.protos import FunctionDef, GraphDef, new_graph
+
+Rewrite = Callable[[GraphDef, str], Any]
+"""Rewrites a graph and its functions in place; returns ``None`` if they stay as they are."""
+_TRANSFORM = "tensorflow.python.eager.polymorphic_function.transform"
+_CONTEXT = "tensorflow.python.eager.context"
+_PROTOS = "tensorflow.core.framework.function_pb2"
+_MUST_COMPILE = "_XlaMustCompile"
+_SUFFIX = "_duotone"
+_CALL = "duotone_call"
+_lock = threading.Lock()
+_installed: list[Any] = []
+
+
+def missing() -> str:
+    """Returns the private name that this TensorFlow lacks, or an empty string."""
+    for module, attributes in (
+        (_TRANSFORM, ("CONCRETE_FUNCTION_CALLBACKS",)),
+        (_CONTEXT, ("context",)),
+        (_PROTOS, ("FunctionDef",)),
+    ):
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return module
+        for name in attributes:
+            if not hasattr(found, name):
+                return f"{module}.{name}"
+    context = importlib.import_module(_CONTEXT).context()
+    for name in ("get_function_def", "has_function", "remove_function", "add_function_def"):
+        if not hasattr(context, name):
+            return f"{_CONTEXT}.Context.{name}"
+    return ""
+
+
+def install(rewrite: Rewrite) -> None:
+    """Rewrites every function with ``jit_compile=True`` that is traced from now on.
+
+    Later calls do nothing. A TensorFlow that lacks a private name is left alone.
+
+    Args:
+        rewrite: rewrites the graph that calls a function.
+    """
+    with _lock:
+        if _installed or missing():
+            return
+        callbacks = importlib.import_module(_TRANSFORM).CONCRETE_FUNCTION_CALLBACKS
+
+        def traced(function: Any) -> None:
+            _replace(function, rewrite)
+
+        _installed.append(traced)
+        callbacks.append(traced)
+
+
+def _replace(function: Any, rewrite: Rewrite) -> None:
+    """Rewrites the definition of a traced function, if XLA compiles it."""
+    inner = getattr(function, "_inference_function", None)
+    if inner is None:
+        return
+    context = importlib.import_module(_CONTEXT).context()
+    definition = context.get_function_def(inner.name)
+    if not (_MUST_COMPILE in definition.attr and definition.attr[_MUST_COMPILE].b):
+        return
+    graph = _calling(definition, list(_called(context, definition)))
+    if rewrite(graph, definition.signature.name) is None:
+        return
+    _add(context, graph, definition.signature.name)
+    inner._cached_definition = None  # it keeps a copy
+
+
+def _called(context: Any, definition: FunctionDef) -> Iterator[FunctionDef]:
+    """Yields the functions that a function calls, directly or through others."""
+    seen: set[str] = set()
+    queue = [definition]
+    while queue:
+        known = _Known(context)
+        names = [name for node in queue.pop().node_def for name in called_functions(node, known)]
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                found = context.get_function_def(name)
+                queue.append(found)
+                yield found
+
+
+class _Known(dict[str, Any]):
+    """The functions of an eager context, as a library."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__()
+        self._context = context
+
+    def __contains__(self, name: object) -> bool:
+        return bool(name) and self._context.has_function(name)
+
+
+def _calling(definition: FunctionDef, called: list[FunctionDef]) -> GraphDef:
+    """Returns a graph that calls a function, with all functions in its library."""
+    graph = new_graph()
+    for function in (definition, *called):
+        graph.library.function.add().ParseFromString(function.SerializeToString())
+    call = graph.node.add(name=_CALL, op="StatefulPartitionedCall")
+    call.attr["f"].func.name = definition.signature.name
+    for number, argument in enumerate(definition.signature.input_arg):
+        given = graph.node.add(name=f"argument_{number}", op="Placeholder")
+        given.attr["dtype"].type = argument.type
+        call.input.append(given.name)
+        call.attr["Tin"].list.type.append(argument.type)
+    call.attr["Tout"].list.type.extend(a.type for a in definition.signature.output_arg)
+    return graph
+
+
+def _add(context: Any, graph: GraphDef, name: str) -> None:
+    """Gives a context the rewritten functions: one by its name, the others by new names."""
+    message = importlib.import_module(_PROTOS).FunctionDef
+    renamed = {
+        function.signature.name: function.signature.name + _SUFFIX
+        for function in graph.library.function
+        if function.signature.name != name
+    }
+    for function in graph.library.function:
+        _rename_calls(function, renamed)
+        own = function.signature.name
+        function.signature.name = renamed.get(own, own)
+        if own == name or context.has_function(function.signature.name):
+            context.remove_function(function.signature.name)
+        context.add_function_def(message.FromString(function.SerializeToString()))
+
+
+def _rename_calls(function: FunctionDef, renamed: dict[str, str]) -> None:
+    for node in function.node_def:
+        node.op = renamed.get(node.op, node.op)
+        for value in node.attr.values():
+            called = [value.func] if value.HasField("func") else []
+            if value.HasField("list"):
+                called += value.list.func
+            for one in called:
+                one.name = renamed.get(one.name, one.name)
