@@ -1,15 +1,24 @@
-"""duotone.tensorflow: TensorFlow graphs, painted as TensorFlow 2.21 paints them, without it.
+"""duotone.tensorflow: TensorFlow graphs in mixed precision, saved and live.
 
-:func:`rewrite` takes a GraphDef and gives back a copy in mixed precision with a record of every
-decision; :func:`rewrite_file` does it to a file or a SavedModel. :func:`compare` runs two files in
-TensorFlow and tells where they first differ. The first two need the ``tensorboard`` package for
-the protobuf messages, and neither TensorFlow nor JAX.
+:func:`rewrite` takes a GraphDef and returns a copy in mixed precision with a record of every
+decision; :func:`rewrite_file` does it to a file or a SavedModel. These two need the ``tensorboard``
+package for the protobuf messages, and neither TensorFlow nor JAX. :func:`compare` runs two files in
+TensorFlow and tells where they first differ.
+
+:func:`duotone.enable_mixed_precision_graph_rewrite` rewrites the graphs of a running TensorFlow.
+:func:`explain_last` shows what it did, and :func:`disable_mixed_precision_graph_rewrite` switches
+it off.
 
 The stages are in ``duotone/tensorflow/pipeline.py``.
 """
 
 from duotone.tensorflow.compare import compare
 from duotone.tensorflow.devices import Device
+from duotone.tensorflow.live.explained import (
+    LiveExplanation,
+    disable_mixed_precision_graph_rewrite,
+    explain_last,
+)
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
@@ -28,8 +37,11 @@ __all__ = [
     "FileResult",
     "FunctionResult",
     "GraphResult",
+    "LiveExplanation",
     "RewriteResult",
     "compare",
+    "disable_mixed_precision_graph_rewrite",
+    "explain_last",
     "rewrite",
     "rewrite_file",
 ]

@@ -26,10 +26,11 @@ _HALF_TYPES = {HALF: "float16", BFLOAT16: "bfloat16"}
 _SHOWN = 3
 
 
-def bodies(result: RewriteResult) -> Iterator[tuple[str, BodyResult]]:
+def bodies(result: BodyResult) -> Iterator[tuple[str, BodyResult]]:
     """Yields the graph, named ``""``, and the functions of its library by name."""
     yield "", result
-    yield from result.functions.items()
+    if isinstance(result, RewriteResult):
+        yield from result.functions.items()
 
 
 class Totals(NamedTuple):
@@ -60,7 +61,7 @@ class Totals(NamedTuple):
         return amount(self.bytes, "B") + more
 
 
-def totals(result: RewriteResult) -> Totals:
+def totals(result: BodyResult) -> Totals:
     """Returns the figures of one rewrite."""
     everything = [body for _, body in bodies(result)]
     casts = [cast for body in everything for cast in body.casts]
@@ -139,7 +140,7 @@ def comparison(results: Mapping[str, RewriteResult]) -> Table:
     return table
 
 
-def by_op(result: RewriteResult) -> Table:
+def by_op(result: BodyResult) -> Table:
     """Returns a line for each op, list and reason: how many types became half or stayed."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for _, body in bodies(result):
@@ -165,7 +166,7 @@ def by_op(result: RewriteResult) -> Table:
     return table
 
 
-def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Group:
+def by_node(result: BodyResult, pattern: str, most: int | None = None) -> Group:
     """Returns one line for each type attribute of the nodes whose names fit a pattern.
 
     Args:

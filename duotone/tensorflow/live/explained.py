@@ -1,0 +1,78 @@
+"""Explained: what was rewritten in a running TensorFlow, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rich.console import RenderableType
+
+from duotone.errors import plural
+from duotone.tensorflow import graph_view
+from duotone.tensorflow.live import switch
+from duotone.tensorflow.live.graphs import LiveGraph
+from duotone.text.columns import plain
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LiveExplanation:
+    """The graphs that were rewritten since the rewrite was switched on.
+
+    ``print`` shows the totals of each graph, and the ops of the largest one.
+
+    Attributes:
+        graphs: the graphs, oldest first; the latest 64.
+    """
+
+    graphs: tuple[LiveGraph, ...]
+
+    def nodes(self, pattern: str = "*", *, most: int | None = 50) -> str:
+        """Returns a line for each node of the largest graph whose name fits a pattern.
+
+        Args:
+            pattern: shell wildcards.
+            most: the most lines; ``None`` for all.
+        """
+        if not self.graphs:
+            return str(self)
+        return plain(graph_view.by_node(self._largest.result, pattern, most))
+
+    @property
+    def _largest(self) -> LiveGraph:
+        return max(self.graphs, key=lambda graph: graph.nodes)
+
+    def __str__(self) -> str:
+        """Returns the totals of each graph, and the ops of the largest one."""
+        if not self.graphs:
+            return (
+                "no graph was rewritten: mixed precision is off, or nothing ran since it was "
+                "switched on, or no op of the graphs gains from half."
+            )
+        lines = [
+            f"{plural(graph.nodes, 'node')}: {graph.half} half, "
+            f"{plural(len(graph.result.casts), 'cast')}, {graph.seconds:.2f} s"
+            for graph in self.graphs
+        ]
+        table: RenderableType = graph_view.by_op(self._largest.result)
+        return "\n".join((*lines, "", plain(table)))
+
+
+def explain_last() -> LiveExplanation:
+    """Explains what was rewritten since mixed precision was switched on.
+
+    Returns:
+        The graphs, with the precision of each operation and its reason.
+
+    Example:
+        >>> explain_last().graphs
+        ()
+    """
+    return LiveExplanation(switch.rewritten_graphs())
+
+
+def disable_mixed_precision_graph_rewrite() -> None:
+    """Switches the rewrite of live graphs off: TensorFlow runs them in float32 again.
+
+    Wrapped optimizers keep scaling the loss. Functions with ``jit_compile=True`` that were traced
+    before stay as they are.
+    """
+    switch.disable()

@@ -1,0 +1,293 @@
+"""Graphs of a running TensorFlow: each program in a process of its own.
+
+A registration with Grappler is permanent, so no two programs share a process. ``make
+test-tensorflow`` runs these in an environment of their own; elsewhere they are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.tensorflow.in_tensorflow import needs_tensorflow
+
+pytestmark = needs_tensorflow
+ROOT = Path(__file__).parents[2]
+START = """
+import logging, sys, threading
+import numpy as np
+import tensorflow as tf
+import duotone.tensorflow
+from duotone import Policy
+from duotone.tensorflow.live import graphs, jit, plugin, switch
+from duotone.tensorflow.live.graphs import LiveSettings
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+W = tf.constant(np.random.default_rng(0).standard_normal((64, 64)).astype("f") / 8)
+X = tf.constant(np.random.default_rng(1).standard_normal((32, 64)).astype("f"))
+
+def net(x):
+    return tf.nn.relu(x @ W) @ W
+
+def on(dtype="bfloat16", **given):
+    any_device = given.pop("any_device", dtype == "float16")
+    switch.enable(LiveSettings(dtype, Policy(**given), any_device=any_device))
+
+def half_ops():
+    return {d.op for g in switch.rewritten_graphs() for d in g.result.decisions
+            if d.precision != "f32"}
+"""
+
+
+def run(program: str, *, fails: bool = False) -> str:
+    """Runs a program after :data:`START`; returns what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment.pop("DUOTONE_TEST_TENSORFLOW", None)
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(START + textwrap.dedent(program))  # AutoGraph reads the source of a function
+    done = subprocess.run(
+        [sys.executable, file.name],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    Path(file.name).unlink()
+    assert (done.returncode != 0) is fails, done.stdout + done.stderr
+    return done.stdout + (done.stderr if fails else "")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_function_is_half_and_float32_again(dtype):
+    out = run(f"""
+    f = tf.function(net)
+    full = f(X).numpy()
+    on("{dtype}")
+    half = f(X).numpy()
+    assert not np.array_equal(half, full)
+    np.testing.assert_allclose(half, full, atol=0.05)
+    assert {{"MatMul", "Relu"}} <= half_ops()
+    duotone.tensorflow.disable_mixed_precision_graph_rewrite()
+    np.testing.assert_array_equal(f(X).numpy(), full)
+    on("{dtype}")
+    np.testing.assert_array_equal(f(X).numpy(), half)
+    """)
+    assert "rewrote a graph of" in out
+    assert f"in {dtype}, " in out
+
+
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
+def test_a_session(painter):
+    run(f"""
+    v1 = tf.compat.v1
+    on(painter="{painter}")
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, (None, 64), "x")
+        w = v1.get_variable("w", initializer=W.numpy() if tf.executing_eagerly() else
+                            np.random.default_rng(0).standard_normal((64, 64)).astype("f") / 8)
+        y = tf.nn.relu(x @ w) @ w
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            found = session.run(y, {{x: np.ones((32, 64), "f")}})
+    assert found.dtype == np.float32
+    assert "MatMul" in half_ops()
+    """)
+
+
+def test_a_loop_and_lists_of_tensors():
+    run("""
+    @tf.function
+    def recur(x):
+        out = tf.TensorArray(tf.float32, 6)
+        h = x
+        for i in tf.range(6):
+            h = tf.tanh(h @ W)
+            out = out.write(i, h)
+        return tf.reduce_sum(out.stack() @ W)
+
+    full = float(recur(X))
+    on()
+    half = float(recur(X))
+    assert half != full
+    assert abs(half - full) < 0.02 * abs(full) + 1
+    assert "MatMul" in half_ops()
+    """)
+
+
+def test_jit_compile():
+    """Catches: float32 without a word, since Grappler sees a compiled function as one call."""
+    run("""
+    full = tf.function(net, jit_compile=True)(X).numpy()
+    on()
+    f = tf.function(net, jit_compile=True)
+    half = f(X).numpy()
+    assert not np.array_equal(half, full)
+    np.testing.assert_allclose(half, full, atol=0.05)
+    text = f.experimental_get_compiler_ir(X)("hlo")
+    assert "bf16[32,64]" in text and "dot(" in text
+    """)
+
+
+def test_jit_compile_with_functions_inside():
+    """Catches: a nested function that is rewritten for its other callers too."""
+    run("""
+    inner = tf.function(lambda x: tf.nn.relu(x @ W) @ W)
+    outer = lambda x: inner(inner(x))
+    full, plain = tf.function(outer, jit_compile=True)(X).numpy(), inner(X).numpy()
+    on()
+    half = tf.function(lambda x: inner(inner(x)), jit_compile=True)(X).numpy()
+    assert not np.array_equal(half, full)
+    switch.disable()
+    np.testing.assert_array_equal(inner(X).numpy(), plain)
+    """)
+
+
+def test_jit_compile_with_a_recurrent_loop():
+    run("""
+    def recur(x):
+        out = tf.TensorArray(tf.float32, 6)
+        h = x
+        for i in tf.range(6):
+            h = tf.tanh(h @ W)
+            out = out.write(i, h)
+        return tf.reduce_sum(out.stack())
+
+    full = float(tf.function(recur, jit_compile=True)(X))
+    on()
+    half = float(tf.function(recur, jit_compile=True)(X))
+    assert half != full and abs(half - full) < 0.05 * abs(full) + 1
+    """)
+
+
+def test_an_input_pipeline_stays_float32():
+    run("""
+    on()
+    data = tf.data.Dataset.from_tensor_slices(X).batch(32).map(net)
+    for _ in data:
+        pass
+    assert switch.rewritten_graphs() == ()
+    """)
+
+
+def test_a_scope_stays_float32():
+    run("""
+    on(keep_full=(f"*{switch.FLOAT32_SCOPE}*",))
+
+    @tf.function
+    def f(x):
+        with tf.name_scope(switch.FLOAT32_SCOPE):
+            kept = x @ W
+        return kept, (2.0 * x) @ W  # TensorFlow computes what is equal once
+
+    kept, half = f(X)
+    np.testing.assert_allclose(kept.numpy(), X.numpy() @ W.numpy(), rtol=1e-5, atol=1e-5)
+    """)
+
+
+def test_a_failure_is_no_silent_float32():
+    """Catches: Grappler, which runs the graph as it was if its optimizer fails."""
+    out = run("""
+    on()
+    def broken(*args, **kwargs):
+        raise RuntimeError("planted")
+    graphs.rewrite_nodes = broken
+    try:
+        tf.function(net)(X)
+    except tf.errors.InvalidArgumentError as error:
+        assert "duotone could not rewrite this graph: planted" in str(error)
+    else:
+        raise SystemExit("it ran")
+    """)
+    assert "duotone could not rewrite a graph of TensorFlow: planted" in out
+
+
+def test_a_plug_in_that_is_not_called_is_an_error():
+    out = run(
+        """
+        plugin._optimize = lambda api, callback, report: __import__(
+            "duotone.tensorflow.live.c_api", fromlist=["Optimize"]
+        ).Optimize(lambda _, graph, item, made, status: api.fill(made[0], __import__(
+            "ctypes").string_at(graph[0].data, graph[0].length)))
+        on()
+        """,
+        fails=True,
+    )
+    assert "does not call duotone's plug-in" in out
+
+
+def test_another_version_of_the_api_is_an_error():
+    out = run(
+        """
+        from duotone.tensorflow.live import c_api
+        c_api.VERSION = (1, 0)
+        on()
+        """,
+        fails=True,
+    )
+    assert "the version of its plug-in API is 0.0" in out
+
+
+def test_many_threads_trace_at_once():
+    run("""
+    on()
+    found, errors = [], []
+
+    def work(n):
+        try:
+            f = tf.function(lambda x: net(x) * (n + 1.0))
+            found.append(f(X).numpy() / (n + 1.0))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    [t.start() for t in threads]
+    [t.join(120) for t in threads]
+    assert not errors and len(found) == 16
+    for one in found:
+        np.testing.assert_allclose(one, found[0], rtol=1e-2, atol=1e-2)
+    """)
+
+
+def test_what_was_rewritten_is_explained():
+    run("""
+    assert "no graph was rewritten" in str(duotone.tensorflow.explain_last())
+    on()
+    tf.function(net)(X)
+    explained = duotone.tensorflow.explain_last()
+    assert "MatMul" in str(explained) and "half" in str(explained)
+    assert "on the allow list" in explained.nodes("*")
+    assert len(explained.graphs) == 1
+    """)
+
+
+def test_node_for_node_as_the_original():
+    """The painter ``tensorflow`` against TensorFlow's own bfloat16 pass: the same half nodes."""
+    run("""
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(W)
+            loss = tf.reduce_mean(tf.nn.softmax(net(x)) ** 2)
+        return tape.gradient(loss, W)
+
+    # TensorFlow's other passes run before its own mixed precision and after ours, or around both.
+    others = dict.fromkeys(
+        "layout_optimizer constant_folding shape_optimization remapping arithmetic_optimization "
+        "dependency_optimization loop_optimization function_optimization".split(), False
+    )
+    options = tf.config.optimizer.set_experimental_options
+    own = "auto_mixed_precision_onednn_bfloat16"
+    options({**others, own: True, "use_plugin_optimizers": False, "min_graph_nodes": -500})
+    theirs = tf.function(step)(X).numpy()
+    options({own: False, "min_graph_nodes": -501})
+    full = tf.function(step)(X).numpy()
+    on(painter="tensorflow")
+    ours = tf.function(step)(X).numpy()
+    assert not np.array_equal(full, theirs)
+    np.testing.assert_array_equal(ours, theirs)
+    """)
