@@ -81,12 +81,12 @@ class Demands:
     def _place(self, value: int, body: int) -> int:
         """Returns the body of a cast: outside of loops that keep the value, else in the branch."""
         around = {self._graph.values[value].body, *self._around(self._graph.values[value].body)}
-        place = body
+        where = body
         while body not in around:
             found = self._graph.bodies[body]
-            place = found.parent if found.kind is BodyKind.LOOP else place
+            where = found.parent if found.kind is BodyKind.LOOP else where
             body = found.parent
-        return place
+        return where
 
     def _around(self, body: int) -> list[int]:
         """Returns the outer bodies of a body, the nearest first."""
