@@ -2,7 +2,7 @@
 
 ::
 
-    before a loop     casts of values that do not change inside
+    before a loop     casts of values that do not change inside, in branches in it too
     before an If      casts that every branch reads
     inside a branch   casts that other branches do not read, since only one branch runs
 """
@@ -79,11 +79,14 @@ class Demands:
         readers.append(-1 if reader is None else reader[0])
 
     def _place(self, value: int, body: int) -> int:
-        """Returns the body of a cast: outside of loops, inside of branches."""
+        """Returns the body of a cast: outside of loops that keep the value, else in the branch."""
         around = {self._graph.values[value].body, *self._around(self._graph.values[value].body)}
-        while body not in around and self._graph.bodies[body].kind is not BodyKind.BARRIER:
-            body = self._graph.bodies[body].parent
-        return body
+        where = body
+        while body not in around:
+            found = self._graph.bodies[body]
+            where = found.parent if found.kind is BodyKind.LOOP else where
+            body = found.parent
+        return where
 
     def _around(self, body: int) -> list[int]:
         """Returns the outer bodies of a body, the nearest first."""

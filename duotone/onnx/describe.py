@@ -77,6 +77,8 @@ def describe(
     if name in avoided:
         fixed = fixed or f"the runtime has no {half.name} kernel for {name}"
 
+    kept = frozenset[str]() if found is None else _kept_variables(node.op_type, found)
+
     def may(value: Value | None, formal: Parameter | None) -> bool:
         if value is None or value.dtype != FULL_DTYPE or fixed:
             return False
@@ -84,8 +86,7 @@ def describe(
             return True
         if formal is None or not formal.variable:
             return False
-        kept = formal.variable in _kept_variables(node.op_type, found)
-        return not kept and half.name in found.allowed[formal.variable]
+        return formal.variable not in kept and half.name in found.allowed[formal.variable]
 
     ins = [may(v, found.operand(i) if found else None) for i, v in enumerate(operands)]
     outs = [may(v, found.result(i) if found else None) for i, v in enumerate(results)]
@@ -115,12 +116,13 @@ def describe(
     )
 
 
-def _kept_variables(op: str, found: OperationTypes) -> set[str]:
+def _kept_variables(op: str, found: OperationTypes) -> frozenset[str]:
     """Type variables that stay float32: those of positions alone, and those of :data:`_KEPT`."""
-    formals = list(enumerate(found.inputs))
-    positions = {formal.variable for slot, formal in formals if slot in POSITIONS.get(op, ())}
-    others = {formal.variable for slot, formal in formals if slot not in POSITIONS.get(op, ())}
-    return (positions - others) | _KEPT.get(op, frozenset())
+    slots, kept = POSITIONS.get(op, ()), _KEPT.get(op, frozenset[str]())
+    if not slots:
+        return kept
+    others = {found.inputs[i].variable for i in range(len(found.inputs)) if i not in slots}
+    return kept | {found.inputs[i].variable for i in slots} - others
 
 
 def _neutral(name: str, read: Sequence[int]) -> str:

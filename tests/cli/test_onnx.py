@@ -65,6 +65,20 @@ def test_weights_that_are_inputs_become_constants_by_any_painter(tmp_path):
     assert [value.name for value in onnx.load(out).graph.input] == ["x"]
 
 
+def test_a_rule_that_no_operation_has_is_answered(path):
+    said = invoke("explain", path, "--rule", "deny")
+    assert said.exit_code == 0
+    assert "no operation has the rule deny; there are allow, downstream, state" in said.output
+
+
+def test_a_model_is_converted_to_an_opset_first(tmp_path, caplog):
+    onnx.save(model(MLP, opset=12), tmp_path / "m.onnx")
+    out = tmp_path / "half.onnx"
+    invoke("rewrite", tmp_path / "m.onnx", "--out", out, "--dtype", "bfloat16", "--opset", "13")
+    assert onnx.load(out).opset_import[0].version == 13
+    assert not caplog.records
+
+
 def test_a_place_for_json_is_checked_before_models_run(path, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         run(["compare", str(path), str(path), "--json", str(tmp_path / "no" / "d.json")])

@@ -87,6 +87,17 @@ def a_flow_of_two_steps():
 
 
 @kind("positions")
+def predicted_positions():
+    """A network that predicts the positions themselves."""
+    text = f"""{TYPES} {{
+        h = Conv(x, w)  f0 = Conv(x, wf)  f1 = Transpose<perm=[0, 2, 3, 1]>(f0)
+        grid = Tanh(f1)
+        g = GridSample<align_corners = 1, padding_mode = "border">(h, grid)
+        y = Conv(g, v) }}"""
+    return text, FLOW, IMAGE
+
+
+@kind("positions")
 def two_flows_added():
     """A sum of two predicted flows, both large, leads to positions after a scale."""
     weights = FLOW | {"wg": normal(2, 8, 1, 1, seed=5)}

@@ -8,6 +8,7 @@ import duotone.onnx
 from duotone.onnx import running
 from duotone.policy.policy import Policy
 from tests.onnx.models import model, numbers
+from tests.onnx.test_invariants import casts_in_bodies
 
 
 def operations(graph):
@@ -174,3 +175,24 @@ def test_a_policy_switches_the_cut_off():
     assert "cut" in rules[0]
     assert "cut" not in rules[1]
     assert casts(with_cut.model.graph) < casts(without.model.graph)
+
+
+def test_a_branch_in_a_loop_reads_a_cast_that_is_made_before_the_loop():
+    """Only one branch reads it, and would cast it in each iteration."""
+    text = """f (float[8, 8] x, float[8, 8] s, int64 n, bool c) => (float[8, 8] y)
+    <float[8, 8] w = {W}> { y = Loop (n, , x) <
+        body = b (int64 i, bool go, float[8, 8] h) => (bool on, float[8, 8] next) {
+            on = Identity(go)
+            next = If (c) <
+                then_branch = t () => (float[8, 8] p) { m = MatMul(s, w)  p = Tanh(m) },
+                else_branch = e () => (float[8, 8] q) { q = Neg(h) }
+            > }
+    > }"""
+    before = model(text.replace("{W}", "{" + numbers(64) + "}"))
+    after = duotone.onnx.rewrite(before).model
+    outside = [node.input[0] for node in after.graph.node if node.op_type == "Cast"]
+    assert "s" in outside
+    assert "s" not in casts_in_bodies(after.graph)
+    for taken in (True, False):
+        feed = {"x": x(8, 8), "s": x(8, 8), "n": np.asarray(2), "c": np.asarray(taken)}
+        agree(before, after, **feed)

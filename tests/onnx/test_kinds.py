@@ -11,7 +11,8 @@ BAR = 5e-3
 GROUPS = (kinds_branches, kinds_positions, kinds_spectra)
 CAUGHT = {
     "position": (
-        "a_grid_and_a_flow a_flow_of_two_steps two_flows_added boxes_for_roi_align "
+        "a_grid_and_a_flow a_grid_in_pixels predicted_positions a_flow_of_two_steps "
+        "two_flows_added boxes_for_roi_align "
         "boxes_for_max_roi_pool a_crop_by_a_predicted_region a_grid_out_of_a_branch"
     ).split(),
     "log_power": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -15,7 +15,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, classify
 from duotone.precision.classify.lists import OpLists
 from duotone.precision.painters import PAINTERS, paint_tensorflow
-from duotone.precision.painters.cheapest_choice import Choice, cost_of_casts
+from duotone.precision.painters.cheapest_choice import Choice
 from duotone.precision.painters.fewer import fewer_casts
 from duotone.precision.painters.mincut import paint_mincut
 from duotone.precision.painters.painting import Painting, check_painting
@@ -37,6 +37,10 @@ def painted(t: Tiny) -> tuple[Graph, Classes, Painting, Painting]:
     check_painting(after, graph)
     assert after.store == after.compute
     return graph, classes, before, after
+
+
+def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Callable[[Value], int]) -> int:
+    return Choice(graph, [Paint.FULL] * len(graph.nodes)).cost_of_casts(paints, cost)
 
 
 def one(value: Value) -> int:

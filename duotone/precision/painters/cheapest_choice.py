@@ -27,7 +27,7 @@ class Choice:
     """
 
     def __init__(self, graph: Graph, given: Sequence[Paint | None]) -> None:
-        self._graph = graph
+        self._values = tuple(_values(graph))
         self._labels = Labelling(2)
         self._of_node = [self._labels.add() if paint is None else _GIVEN[paint] for paint in given]
         self._total = 1
@@ -49,7 +49,7 @@ class Choice:
 
     def pay(self, cost: Cost) -> None:
         """Adds the costs of the casts of all values."""
-        for value, stored, readers in _values(self._graph):
+        for value, stored, readers in self._values:
             producer = _GIVEN[stored] if stored is not None else self._of_node[value.producer]
             read = {r if r < 0 else self._of_node[r] for r in readers}
             read = {_GIVEN[Paint(-1 - r)] if r < 0 else r for r in read} - {producer}
@@ -57,22 +57,21 @@ class Choice:
                 pay_for_casts(self._labels, producer, read, cost(value))
                 self._total += 2 * cost(value) * (len(read) + 1)
 
+    def cost_of_casts(self, paints: Sequence[Paint], cost: Cost) -> int:
+        """Returns the cost of all casts if each node has one precision."""
+        total = 0
+        for value, fixed, readers in self._values:
+            stored = paints[value.producer] if fixed is None else fixed
+            read = {Paint(-1 - r) if r < 0 else paints[r] for r in readers}
+            total += cost(value) if read - {stored} else 0
+        return total
+
     def solve(self) -> list[Paint]:
         """Returns each node's precision; among the cheapest, the choice with most half nodes."""
         self._labels.prefer(HALF, half=self._total)
         self._labels.prefer(FULL, full=self._total)
         found = self._labels.solve()
         return [Paint.HALF if found[v] is Paint.FULL else Paint.FULL for v in self._of_node]
-
-
-def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
-    """Returns the cost of all casts of a painting in which each node has one precision."""
-    total = 0
-    for value, fixed, readers in _values(graph):
-        stored = paints[value.producer] if fixed is None else fixed
-        read = {Paint(-1 - r) if r < 0 else paints[r] for r in readers}
-        total += cost(value) if read - {stored} else 0
-    return total
 
 
 def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:

@@ -27,7 +27,7 @@ from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.ops.entries import PASSIVE, Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
-from duotone.precision.painters.cheapest_choice import Choice, cost_of_casts
+from duotone.precision.painters.cheapest_choice import Choice
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
@@ -86,7 +86,7 @@ class _Pass:
             if before[node.index] is Paint.FULL and node.index not in self._exact:
                 self._forbid(choice, node, prohibitive)
         chosen = choice.solve()
-        old, new = (cost_of_casts(self._graph, paints, _cost) for paints in (before, chosen))
+        old, new = (choice.cost_of_casts(paints, _cost) for paints in (before, chosen))
         return self._before if new >= old else self._changed(chosen)
 
     def _changed(self, chosen: list[Paint]) -> Painting:

@@ -22,7 +22,7 @@ from duotone.graph.graph import Graph, Paint, Value
 from duotone.graph.reach import reach
 from duotone.ops.entries import PASSIVE, Kind
 from duotone.precision.classify.classes import Classes
-from duotone.precision.painters.cheapest_choice import Choice, cost_of_casts
+from duotone.precision.painters.cheapest_choice import Choice
 from duotone.precision.painters.painting import Painting
 from duotone.precision.painters.tensorflow_passes import paint_tensorflow
 from duotone.precision.rules import Rule
@@ -48,7 +48,7 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
     choice = Choice(graph, given)
     choice.pay(_bytes)
     chosen = choice.solve()
-    if cost_of_casts(graph, chosen, _bytes) >= cost_of_casts(graph, before.compute, _bytes):
+    if choice.cost_of_casts(chosen, _bytes) >= choice.cost_of_casts(before.compute, _bytes):
         return before
     rules = tuple(
         rule if old is new else Rule.CUT

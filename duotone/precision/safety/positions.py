@@ -22,12 +22,13 @@ rounding error may be several turns.
 *Positions* are values that the program rounds down or converts to integers (``floor(x)``,
 ``x.astype(int32)``), and values at which an operation reads another array (the grid of a sampling,
 the boxes of a pooling). This rule denies all arithmetic between the last dot and that use. Before a
-rounding it leaves the sum of two large arrays, which may be a residual stream.
+rounding it leaves the sum of two large arrays, which may be a residual stream. Before a reading it
+denies the last dot too, which predicts the position or a displacement and has few results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.ops.entries import Kind, Taint
@@ -180,29 +181,13 @@ class _Counts:
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
     """Arithmetic between the last dot and a rounding to integers."""
     rounded = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
-    return _arithmetic_before(rounded, graph, classes, plain, sums=False)
+    return _arithmetic_before(rounded, graph, classes, plain, sampled=False)
 
 
 def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """Arithmetic between the last dot and the positions at which a node reads.
-
-    A matrix product that predicts the position itself counts too, since its bias may be a position
-    of which the rest is a displacement (the identity in the map of a spatial transformer). The bias
-    of a convolution is the same at every pixel, so it is no position of one.
-    """
+    """The last dot before the positions at which a node reads, and the arithmetic after it."""
     positions = [v for node in graph.nodes for v in _positions(node)]
-    if not positions:
-        return set()
-
-    def passes(node: Node) -> bool:
-        moves = not node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED})
-        return Trait.ADDS not in node.traits and (
-            moves or classes.nodes[node.index].kind is Kind.INFER
-        )
-
-    dots = _dots_before(positions, graph, classes, passes)
-    products = {dot for dot in dots if Trait.CONVOLVES not in graph.nodes[dot].traits}
-    return products | _arithmetic_before(positions, graph, classes, plain, sums=True)
+    return _arithmetic_before(positions, graph, classes, plain, sampled=True)
 
 
 def _positions(node: Node) -> list[int]:
@@ -211,9 +196,9 @@ def _positions(node: Node) -> list[int]:
 
 
 def _arithmetic_before(
-    queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sums: bool
+    queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sampled: bool
 ) -> set[int]:
-    """Arithmetic between the last dot and the given values; sums of large arrays if asked."""
+    """Arithmetic between the last dot and the given values; that dot too if they are sampled at."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [*queue]
     while queue:
@@ -222,9 +207,13 @@ def _arithmetic_before(
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
-        if classes.nodes[node.index].kind is Kind.INFER:
+        kind = classes.nodes[node.index].kind
+        if kind is Kind.ALLOW and sampled:
+            found.add(node.index)
+            continue
+        if kind is Kind.INFER:
             large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
-            if not sums and Trait.ADDS in node.traits and len(large) > 1:
+            if not sampled and Trait.ADDS in node.traits and len(large) > 1:
                 continue
             found.add(node.index)
         elif node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED}):
@@ -241,26 +230,19 @@ def _rounds(node: Node, graph: Graph) -> bool:
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:
     """Dots that read no result of a dot, and that reach a sine by scaling and shifting only."""
-    arguments = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
-    after = _after_dots(graph, classes) if arguments else set[int]()
-    dots = _dots_before(arguments, graph, classes, lambda node: not node.traits.isdisjoint(_SHIFTS))
-    return {dot for dot in dots if after.isdisjoint(graph.nodes[dot].inputs)}
-
-
-def _dots_before(
-    queue: list[int], graph: Graph, classes: Classes, passes: Callable[[Node], bool]
-) -> set[int]:
-    """The dots that the values in ``queue`` follow from through nodes that ``passes`` accepts."""
-    queue, found, seen = [*queue], set[int](), set[int]()
+    values, found, seen = graph.values, set[int](), set[int]()
+    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
+    after = _after_dots(graph, classes) if queue else set[int]()
     while queue:
-        value = graph.values[queue.pop()]
+        value = values[queue.pop()]
         if value.index in seen or value.producer < 0:
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
         if classes.nodes[node.index].kind is Kind.ALLOW:
-            found.add(node.index)
-        elif passes(node):
+            if after.isdisjoint(node.inputs):
+                found.add(node.index)
+        elif not node.traits.isdisjoint(_SHIFTS):
             queue += node.inputs
     return found
 
