@@ -134,7 +134,7 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 
 def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()) -> Magnitude:
-    """The magnitude of the elements of a float32 tensor.
+    """Returns the magnitude of the elements of a float32 tensor.
 
     Args:
         tensor: the tensor, or the elements of a sparse one that it stores.

@@ -75,12 +75,12 @@ class Loaded:
 
 
 def sides(tensor: Tensor) -> tuple[int | None, ...]:
-    """The sides of a tensor, ``None`` where one is open; none if its rank is not known."""
+    """Returns the sides of a tensor, ``None`` where one is open; none if its rank is not known."""
     return () if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _numpy(tensor: Tensor) -> Any:
-    """The NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
+    """Returns the NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
     dtype = tensor.dtype
     return dtype.as_numpy_dtype if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
 
@@ -140,7 +140,7 @@ def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
 
 
 def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
-    """A graph from its placeholders to the nodes that nothing reads.
+    """Returns a graph from its placeholders to the nodes that nothing reads.
 
     Raises:
         GraphDefError: a node is a variable, or a placeholder for one.
@@ -170,7 +170,7 @@ def _loaded(tf: Any, graph: Any, inputs: Mapping[str, str], outputs: Mapping[str
 
 
 def _unread(graph: Any) -> list[Tensor]:
-    """The tensors of the nodes that nothing reads."""
+    """Returns the tensors of the nodes that nothing reads."""
     return [
         tensor
         for node in graph.get_operations()
@@ -221,7 +221,7 @@ def run(loaded: Loaded, tensors: Sequence[Tensor], feed: Mapping[str, Any]) -> l
 
 @contextlib.contextmanager
 def explained(source: GraphFile, action: str) -> Iterator[None]:
-    """A context that turns TensorFlow's errors into one line.
+    """Yields a context that turns TensorFlow's errors into one line.
 
     Args:
         source: the file.

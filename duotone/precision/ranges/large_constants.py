@@ -49,7 +49,7 @@ def _reads(node: Node, values: set[int]) -> bool:
 
 
 def _large_values(classes: Classes, background: Background) -> set[int]:
-    """Values that follow from a constant too large for half, in all iterations of loops."""
+    """Returns values that follow from a constant too large for half, in all iterations of loops."""
     graph, half, ranges = background.graph, background.half, background.ranges
     found = {
         value

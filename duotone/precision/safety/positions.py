@@ -188,7 +188,7 @@ def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int
 
     A matrix product that predicts the position itself counts too, since its bias may be a position
     of which the rest is a displacement (the identity in the map of a spatial transformer). The bias
-    of a convolution is the same at every pixel, so it is no position of one.
+    of a convolution is the same at every pixel, so it is not a position of one.
     """
     positions = [v for node in graph.nodes for v in _positions(node)]
     if not positions:
@@ -250,7 +250,7 @@ def _angles(graph: Graph, classes: Classes) -> set[int]:
 def _dots_before(
     queue: list[int], graph: Graph, classes: Classes, passes: Callable[[Node], bool]
 ) -> set[int]:
-    """The dots that the values in ``queue`` follow from through nodes that ``passes`` accepts."""
+    """Returns dots upstream of the values in ``queue``, through nodes that ``passes`` accepts."""
     queue, found, seen = [*queue], set[int](), set[int]()
     while queue:
         value = graph.values[queue.pop()]
