@@ -180,7 +180,7 @@ def _collective(name: str, function: Any, primitive: str, **fields: Any) -> Case
 
 _NEIGHBOURS = [(0, 0)]
 _MOVES = ("all_gather", "all_to_all", "ppermute")
-"""Collectives that calculate nothing: they move half where their neighbours are half."""
+"""Collectives that compute nothing: they move half where their neighbours are half."""
 
 
 def _collectives() -> list[Case]:

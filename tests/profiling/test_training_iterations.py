@@ -93,7 +93,7 @@ def test_small_programs_around_the_step_do_not_decide() -> None:
     assert cut(trace_of(ran), FACTS, Asked()).key == "jit_step/first"
 
 
-def test_a_dear_program_that_runs_once_does_not_decide() -> None:
+def test_an_expensive_program_that_runs_once_does_not_decide() -> None:
     """Catches: the random numbers of the first weights taken for an iteration."""
     ran = [("jit_init/normal", 0, 5000), *steps(4, at=6000)]
     found = cut(trace_of(ran), FACTS, Asked())
