@@ -271,7 +271,7 @@ def jobs(arguments: Sequence[str] | None = None) -> list[Job]:
     parser.add_argument(
         "--without",
         default=",".join(ABOVE_ZOO),
-        help="rules and optimizations to switch off, comma-separated (default %(default)s; '' for none)",
+        help="rules and optimizations to switch off, (default %(default)s; '' for none)",
     )
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     options = parser.parse_args(arguments)

@@ -215,12 +215,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
     parser.add_argument("--half", choices=HALVES, help="only the models of this half of the zoo")
     parser.add_argument("--form", choices=FORMS, help="only one of the forms with duotone")
-    parser.add_argument(
-        "--target", default=",".join(HALF_TYPES), help="targets, comma-separated"
-    )
-    parser.add_argument(
-        "--dtype", default="float16,bfloat16", help="half types, comma-separated"
-    )
+    parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, comma-separated")
+    parser.add_argument("--dtype", default="float16,bfloat16", help="half types, comma-separated")
     parser.add_argument("--way", default=",".join(WAYS), help="ways, comma-separated")
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     parser.add_argument(

@@ -11,7 +11,7 @@ be infinite there. This rule denies such a dot. A value counts until an operatio
 
 from __future__ import annotations
 
-from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.graph import UPDATE, Graph, HalfType, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, computes_with_large
@@ -54,7 +54,8 @@ def _large_values(classes: Classes, background: Background) -> set[int]:
     found = {
         value
         for node in graph.nodes
-        if computes_with_large(node, classes.nodes[node.index].listed, graph, half)
+        if node.region != UPDATE  # a loss scale: its steps are skipped where they overflow
+        and computes_with_large(node, classes.nodes[node.index].listed, graph, half)
         for value in node.outputs
         if not _fits(value, ranges, half)
     }
