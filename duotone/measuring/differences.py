@@ -163,7 +163,7 @@ def relative_error(first: Any, second: Any) -> float:
 
 
 def constant_results(results: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line for each result of the reference that can show no difference.
+    """Returns one line for each result of the reference that can show no difference.
 
     Args:
         results: the results of the first run by name.

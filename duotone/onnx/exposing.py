@@ -88,7 +88,7 @@ def _types(graph: GraphProto | None) -> dict[str, TensorType]:
 
 
 def sides_of(type_: TensorType) -> tuple[Side, ...]:
-    """The sides of a tensor type: a size, a name, or ``None``."""
+    """Returns the sides of a tensor type: a size, a name, or ``None``."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
         for dim in type_.shape.dim

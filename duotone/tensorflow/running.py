@@ -112,7 +112,7 @@ def _without_warnings(tf: Any) -> Iterator[None]:
 
 
 def _saved_model(tf: Any, source: GraphFile) -> Loaded:
-    """The serving signature of a SavedModel, or its first by name, with variables as constants."""
+    """Returns a SavedModel's serving signature, or its first, with variables as constants."""
     freeze = importlib.import_module(_FREEZING).convert_variables_to_constants_from_session_graph
     tags = list(source.meta_graphs()[0].meta_info_def.tags)
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
@@ -128,7 +128,7 @@ def _saved_model(tf: Any, source: GraphFile) -> Loaded:
 
 
 def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
-    """The serving signature, or the first by name.
+    """Returns the serving signature, or the first by name.
 
     Raises:
         GraphDefError: there is none.
@@ -188,7 +188,7 @@ def _imported(tf: Any, graph_def: Any) -> Any:
 
 
 def _inlined(tf: Any, graph: Any, results: Sequence[str]) -> Any:
-    """The GraphDef of a graph whose calls of functions are replaced by their nodes."""
+    """Returns the GraphDef of a graph whose calls of functions are replaced by their nodes."""
     with graph.as_default():
         meta_graph = tf.compat.v1.train.export_meta_graph(graph=graph)
     meta_graph.collection_def["train_op"].node_list.value.extend(results)
@@ -241,7 +241,7 @@ def explained(source: GraphFile, action: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """An error of TensorFlow in one line of bounded length."""
+    """Returns an error of TensorFlow in one line of bounded length."""
     text = " ".join(str(error).split()) or type(error).__name__
     missing = _NO_KERNEL.search(text)
     if missing:
