@@ -27,7 +27,7 @@ def keep_dots_of_large(classes: Classes, background: Background) -> Classes:
     """Denies dots of values that a constant makes too large for half.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
