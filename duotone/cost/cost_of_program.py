@@ -132,7 +132,7 @@ class _Walk:
         sent = self._sent(instruction, computation, runs)
         return Kernel(
             name=instruction.name,
-            op=_kind(instruction, dots),
+            op=instruction.kind(bool(dots)),
             bytes=moved,
             flops=sum(dot.flops for dot in dots),
             dtype=", ".join(dict.fromkeys(dot.types for dot in dots)),
@@ -202,11 +202,3 @@ class _Walk:
 
 def _ends(op: str) -> bool:
     return op.endswith("-done")
-
-
-def _kind(instruction: Instruction, dots: list[CompiledDot]) -> str:
-    if instruction.opcode == "fusion" and dots:
-        return "fusion(dot)"
-    if instruction.opcode == "custom-call":
-        return instruction.target or "custom-call"
-    return instruction.opcode
