@@ -196,7 +196,7 @@ class _Walk:
         self.dots += dots
         self.collectives += collectives
         if len(choices) > 1:
-            self.notes.append("of a branch, the form that moves most bytes is counted")
+            self.notes.append("for a branch, the form that moves the most bytes is counted")
         yield from kernels
 
 

@@ -93,7 +93,7 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
         OnnxError: it has fewer or more, or its external data does not exist.
     """
     if tensor.data_type not in DTYPES:
-        raise OnnxError(f"tensor {tensor.name!r} has the element type {tensor.data_type}: none.")
+        raise OnnxError(f"tensor {tensor.name!r} has no known element type: {tensor.data_type}.")
     if any(size < 0 for size in tensor.dims):
         raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
     if is_external(tensor):

@@ -193,7 +193,7 @@ def test_a_key_that_never_ran_leaves_one_iteration_and_says_what_did() -> None:
         (2, None, [2, 3, 4, 5], ""),
         (None, 1, [0, 1], ""),
         (2, 3, [2, 3], ""),
-        (4, 9, [4, 5], "iteration 9 never came: the last one is 5"),
+        (4, 9, [4, 5], "there is no iteration 9: the last one is 5"),
         (9, None, [1, 2, 3, 4, 5], "there is no iteration from 9 on: the trace has 0 to 5"),
         (7, 9, [1, 2, 3, 4, 5], "there is no iteration from 7 to 9: the trace has 0 to 5"),
     ],
