@@ -1,6 +1,6 @@
 """What benchmarks share: clocks, medians, counting equations, writing results.
 
-A result is a JSON file and a text beside it in ``results/``, both written by :func:`write`; nothing
+A result is a JSON file and a text in ``results/``, both written by :func:`write`; nothing
 in them is typed by hand. ``benchmarks/README.md`` is generated from all of them.
 """
 
@@ -94,7 +94,7 @@ def _processor() -> str:
 
 
 def write(result: Result, folder: Path = RESULTS) -> None:
-    """Prints a result and writes it to ``folder``; the README beside it is made anew."""
+    """Prints a result and writes it to ``folder``; the README next to it is made anew."""
     folder.mkdir(exist_ok=True)
     bars = [{**dataclasses.asdict(bar), "kept": bar.kept} for bar in result.bars]
     around = environment()

@@ -21,7 +21,7 @@ ROUNDS = 11
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a layer norm and beside a residual."""
+    """Attention and a two-layer perceptron, each after a layer norm and with a residual."""
 
     def __init__(self) -> None:
         super().__init__()

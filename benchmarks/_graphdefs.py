@@ -1,6 +1,6 @@
 """GraphDefs to measure on, made without TensorFlow: ResNet-50 with its training step, nets by size.
 
-They have the nodes that TensorFlow's own graphs have: variables behind handles, gradients, moving
+They have the nodes that TensorFlow's own graphs have: variables with handles, gradients, moving
 averages, weight decay, initializers. Used by ``graphdef`` and by ``tests/tensorflow``.
 """
 

@@ -1,7 +1,7 @@
 """One training step of an architecture of keras.applications: float32, rewritten, by hand.
 
 Called by ``scripts/keras_applications.py``, in a process of its own for each architecture; what is
-compared, and why so, stands in the head of the page that it writes
+compared, and why, is in the head of the page that it writes
 (``docs/coverage/keras_applications.md``).
 
 What goes wrong: whatever a step raises, and 30 skipped steps in a row; nothing is caught here.
@@ -38,11 +38,11 @@ SMALLEST = 64
 """Pixels, from which on sizes are tried; at 32 most architectures end with one pixel."""
 HALF_TYPES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Each half type and its epsilon, the spacing of its numbers above 1."""
-SEEDS = {"settled": (0, 1), "initial": (0,)}
+SEEDS = {"shifted": (0, 1), "initial": (0,)}
 """By start, the seeds of the batches. What a start is: :func:`starts_of`."""
 MORE_BATCHES = 10
-"""Settled batches of an architecture that is out of a limit with those of :data:`SEEDS`."""
-SETTLED_SHIFT = 2
+"""Shifted batches of an architecture that is out of a limit with those of :data:`SEEDS`."""
+SHIFTED_SHIFT = 2
 """Of batch normalisations: two or three values of a hundred lie below the kink of a rectifier. With
 3 whole layers are linear, and the gradients of shifts vanish."""
 LOST = 0.5
@@ -112,18 +112,18 @@ def layers_of(model: Any) -> Iterator[Any]:
 def starts_of(model: Any) -> dict[str, list[np.ndarray]]:
     """By start, the values of all variables of a new model.
 
-    Initial: as Keras made them. Settled: batch normalisations have a shift.
+    Initial: as Keras made them. Shifted: batch normalisations have a shift.
     """
     initial = [np.array(variable.value) for variable in model.variables]
     special: dict[int, float] = {}
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.BatchNormalization):
-            special |= {id(layer.beta): SETTLED_SHIFT} if layer.center else {}
-    settled = [
+            special |= {id(layer.beta): SHIFTED_SHIFT} if layer.center else {}
+    shifted = [
         np.full_like(value, special[id(variable)]) if id(variable) in special else value
         for variable, value in zip(model.variables, initial, strict=True)
     ]
-    return {"settled": settled, "initial": initial}
+    return {"shifted": shifted, "initial": initial}
 
 
 def rounded(values: Sequence[np.ndarray], half: str) -> list[np.ndarray]:
@@ -309,7 +309,7 @@ def measure(name: str, *, more: bool = False) -> dict[str, Any]:
         name: of a function in ``keras.applications``.
         more: whether with :data:`MORE_BATCHES`.
     """
-    seeds = {**SEEDS, "settled": tuple(range(MORE_BATCHES))} if more else SEEDS
+    seeds = {**SEEDS, "shifted": tuple(range(MORE_BATCHES))} if more else SEEDS
     begin = time.perf_counter()
     function = architectures()[name]
 
@@ -328,7 +328,7 @@ def measure(name: str, *, more: bool = False) -> dict[str, Any]:
         "parameters": model.count_params(),
         "variables": len(model.trainable_variables),
         "input": size,
-        "batches": len(seeds["settled"]),
+        "batches": len(seeds["shifted"]),
     }
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(model, importlib.import_module(function.__module__), Path(folder), seeds)

@@ -1,6 +1,6 @@
 """The rewriters of ONNX models that ``benchmarks.onnx_models`` compares, each with its defaults.
 
-Two are libraries beside duotone. NVIDIA's AutoCast (ModelOpt) wants other versions of onnx and
+Two are libraries next to duotone. NVIDIA's AutoCast (ModelOpt) wants other versions of onnx and
 ONNX Runtime, so it runs in a Python of its own, which also ends it when its time is over. It runs
 the model to see which values are too large for half: on the inputs that all are measured with,
 since with those that it makes itself (1 for an unknown side) some models do not run.

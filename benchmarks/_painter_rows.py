@@ -26,7 +26,7 @@ HALF_TYPES = {
     "v5e": ("bfloat16",),
     LIST_ORDER: ("bfloat16",),
 }
-"""By target: the types that it calculates fast in."""
+"""By target: the types that it computes fast in."""
 _FLOAT32_LIMIT = 0.55
 
 

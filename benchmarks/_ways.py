@@ -20,7 +20,7 @@ from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import Differentiated, Loss
 
 KERAS_MODELS = ("keras_resnet50", "keras_transformer")
-"""Models of :mod:`benchmarks._keras_twins`; by hand means a ``mixed_*`` policy there."""
+"""Models of :mod:`benchmarks._keras_models`; by hand means a ``mixed_*`` policy there."""
 ALL_MODELS = (*MODELS, *KERAS_MODELS)
 SHORT = "value_and_grad(autocast(f))"
 """The way that paints the loss alone and leaves the gradient to JAX."""
@@ -66,7 +66,7 @@ def by_hand(model: str, half: str) -> Made:
 
 
 def painted(model: str, half: str) -> Made:
-    """The float32 step behind ``duotone.autocast``, everything left at its default."""
+    """The float32 step in ``duotone.autocast``, with everything left at its default."""
     if model in KERAS_MODELS:
         made = _keras(model, "float32")
         # Keras' step is jitted already; its function is painted, then jitted and donated alike.
@@ -76,7 +76,7 @@ def painted(model: str, half: str) -> Made:
 
 
 def painted_loss(model: str, half: str) -> Made:
-    """The float32 step whose loss alone is behind ``duotone.autocast``, inside of its gradient."""
+    """The float32 step whose loss alone is in ``duotone.autocast``, inside of its gradient."""
     case = MODELS[model](None, "full") if model in MODELS else None
     if case is None or case.step_with is None:
         raise Absent("the step is not one gradient function")
@@ -91,7 +91,7 @@ def mpx(model: str, half: str) -> Made:
     """The float32 step with the gradient function of ``mixed-precision-for-jax``.
 
     It casts parameters and batch to half and leaves the rest to the types that follow; Flax' norms
-    and our losses calculate in float32 all the same. Its scale is left out of the update, so that
+    and our losses compute in float32 all the same. Its scale is left out of the update, so that
     it is not charged for what no other way does here.
     """
     if importlib.util.find_spec("mpx") is None:
@@ -121,9 +121,9 @@ def mpx(model: str, half: str) -> Made:
 def _keras(model: str, policy: str) -> Made:
     if importlib.util.find_spec("keras") is None:
         raise Absent("Keras is not installed")
-    from benchmarks._keras_twins import TWINS
+    from benchmarks._keras_models import STEPS
 
-    step, arguments = TWINS[model](policy)
+    step, arguments = STEPS[model](policy)
     return _jitted(step, arguments)
 
 

@@ -9,7 +9,7 @@ painting. Optimizations change no precision: ``--compiled`` compiles the steps (
 ``tpu``) without each rule and optimization that is in effect in them, for the bytes and the
 temporary memory of the compiled programs.
 
-Each model is written as soon as it is there, beside what was measured before; ``--resume`` leaves
+Each model is written as soon as it is there, next to what was measured before; ``--resume`` leaves
 out what was.
 """
 

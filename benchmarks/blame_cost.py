@@ -5,7 +5,7 @@ Whole steps of value and gradient of small models in float16, and the same under
 program runs each value twice, in half and in float32, and notes what becomes of it. One step
 overflows, as those do for which blame is called; one is finite, and there blame runs a second
 program for the errors. The compiled programs run in turn; a figure is the median over rounds of
-their ratio. What the first look compiles is beside it.
+their ratio. What the first look compiles is next to it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ TARGETS = ("h200", "v5e")
 HALF = "bfloat16"
 FORMS = ("float32", "autocast(step)", "value_and_grad(autocast(f))")
 GATHERED = ("all-gather", "collective-permute")
-"""Also rings of permutes, which XLA makes of gathers beside dots; no case permutes otherwise."""
+"""Also rings of permutes, which XLA makes of gathers next to dots; no case permutes otherwise."""
 _LIMIT = 0.55
 """Of gathered bytes over float32's."""
 _DEVICES, _WIDTH, _LAYERS, _BATCH = 8, 1024, 4, 8192
@@ -222,7 +222,7 @@ def result_of(figures: dict[str, dict[str, int]]) -> Result:
 def main() -> None:
     """Compiles all and writes the table."""
     parser = argparse.ArgumentParser(description=QUESTION)
-    told = "of these cases, beside the last figures of the others"
+    told = "of these cases, next to the last figures of the others"
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=None, help=told)
     asked = parser.parse_args()
     jobs = [

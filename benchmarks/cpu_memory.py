@@ -33,7 +33,7 @@ def measure(name: str, size: str = "cpu") -> dict[str, dict[str, int]]:
 
     Args:
         name: of a model of the zoo.
-        size: likewise.
+        size: the size of the model.
     """
     case = MODELS[name](None, size)
     state = jax.eval_shape(case.start, jax.random.key(0))

@@ -2,7 +2,7 @@
 """How near is what ``duotone.compare`` estimates to the program that a compiler makes?
 
 For each model of the zoo, its whole training step in float32 and painted: the roofline time that is
-estimated without a compiler beside that of the program compiled for an H200, which
+estimated without a compiler next to that of the program compiled for an H200, which
 ``benchmarks.painter`` has written down. Nothing is compiled, so it needs no extra.
 """
 

@@ -3,7 +3,7 @@
 
 Each model of the zoo at its published size, its whole training step (loss, gradient, update) with
 its state donated: in float32 (whose dots are TF32 on a GPU unless JAX is told otherwise), with
-dtypes set by hand, behind ``duotone.autocast`` as a whole, and as ``value_and_grad(autocast(f))``.
+dtypes set by hand, in ``duotone.autocast`` as a whole, and as ``value_and_grad(autocast(f))``.
 The programs of all models are compiled first, several at a time, and kept; then each model's run in
 turn, some steps of each after some of the other, round after round, alone on the GPU. A time is the
 median over rounds. What ``duotone.compile_for`` would predict is read from the same program.
@@ -130,7 +130,7 @@ def prepare(folder: Path, model: str, way: str, half: str) -> None:
 
 
 def file_of(folder: Path, model: str, way: str, half: str) -> Path:
-    """Where the record of a program is; beside it, with another suffix, the program."""
+    """Where the record of a program is; next to it, with another suffix, the program."""
     name = "-".join(filter(None, (model, way.partition("(")[0].replace(" ", "_"), half)))
     return folder / f"{name}.json"
 

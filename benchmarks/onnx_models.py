@@ -1,5 +1,5 @@
 # python -m benchmarks.onnx_models
-"""Real ONNX models in half precision: duotone beside its peers.
+"""Real ONNX models in half precision: duotone next to its peers.
 
 ``python -m benchmarks.onnx_models FOLDER`` measures and writes the result; ``--print`` writes none.
 

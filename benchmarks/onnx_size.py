@@ -5,7 +5,7 @@ Models are made here: blocks of a transformer whose norms, activations and masks
 hand, so that every rule and the choice by a minimum cut have work; and one matrix product after
 another whose weights are external data (a sparse file of zeros, 4 GB). Seconds are of reading,
 rewriting and writing, by the clock and of the processor, which others cannot slow down; memory is
-the largest that a process of its own held.
+the largest that a process of its own used.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def blocks(count: int) -> Any:
 
 
 def write_large(folder: Path, size: int) -> Path:
-    """A model whose weights are ``size`` bytes of zeros in a sparse file beside it."""
+    """A model whose weights are ``size`` bytes of zeros in a sparse file next to it."""
     each = 4 * SIDE * SIDE
     nodes, tensors, x = [], [], "x"
     for number in range(size // each):
@@ -107,7 +107,7 @@ def rewrite_file(path: Path, painter: str = "duotone") -> tuple[float, float, in
 
 
 def peak() -> float:
-    """The most memory that this process held, in MB."""
+    """The most memory that this process used, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 

@@ -3,12 +3,12 @@
 
 Fourteen small models (``benchmarks/other/``), each with its whole training step, compiled for a
 device that need not be here (extras ``cuda``, ``tpu``): bytes moved between kernels and temporary
-memory, over those with dtypes set by hand. duotone stands around the whole step and around the
+memory, over those with dtypes set by hand. duotone wraps the whole step and around the
 loss alone (``value_and_grad(autocast(loss))``); ``--without`` switches rules and optimizations off
 by name, one at a time, in the whole step.
 
 ``benchmarks.ablation`` asks the same of the zoo: what is worth nothing there may be worth a tenth
-here. Each measurement is written as soon as it is there, beside what was measured before;
+here. Each measurement is written as soon as it is there, next to what was measured before;
 ``--resume`` leaves out what was.
 """
 
@@ -266,12 +266,12 @@ def jobs(arguments: Sequence[str] | None = None) -> list[Job]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(OTHERS), help="models, divided by commas")
-    parser.add_argument("--dtype", default="bfloat16", help="half types, likewise")
+    parser.add_argument("--dtype", default="bfloat16", help="half types, comma-separated")
     parser.add_argument("--target", default="h200", help="to compile for")
     parser.add_argument(
         "--without",
         default=",".join(ABOVE_ZOO),
-        help="rules and optimizations to switch off, likewise (default %(default)s; '' for none)",
+        help="rules and optimizations to switch off, (default %(default)s; '' for none)",
     )
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     options = parser.parse_args(arguments)

@@ -7,7 +7,7 @@ temporary memory, kernels, casts and the roofline time are read from the compile
 (``duotone.compile_for``). It needs the extras ``cuda`` and ``tpu``.
 
 The zoo has two halves (``--half``): rules may be made looking at the first, the second is reported
-only. duotone stands around the whole step and around the loss alone (``--form``).
+only. duotone wraps the whole step and around the loss alone (``--form``).
 
 Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
 out what has been measured, ``--changed`` what has been measured with the present sources.
@@ -215,9 +215,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
     parser.add_argument("--half", choices=HALVES, help="only the models of this half of the zoo")
     parser.add_argument("--form", choices=FORMS, help="only one of the forms with duotone")
-    parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, likewise")
-    parser.add_argument("--dtype", default="float16,bfloat16", help="half types, likewise")
-    parser.add_argument("--way", default=",".join(WAYS), help="ways, likewise")
+    parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, comma-separated")
+    parser.add_argument("--dtype", default="float16,bfloat16", help="half types, comma-separated")
+    parser.add_argument("--way", default=",".join(WAYS), help="ways, comma-separated")
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     parser.add_argument(
         "--changed", action="store_true", help="leave out what was measured with these sources"

@@ -2,7 +2,7 @@
 """What does ``duotone.profile`` cost: a step under it, and reading a trace of 200 MB?
 
 Steps are plain gradient descent on the models of ``benchmarks/models`` in float32, in turn without
-and under a profile; a profile's beginning and end, which JAX takes, stand beside them. The large
+and under a profile; a profile's beginning and end, which JAX takes, are next to them. The large
 trace is one that JAX wrote here, of a program of many small operations, which is the hardest case:
 it has most events. It is read in a new process, whose memory is its own peak, JAX included.
 """
@@ -129,7 +129,7 @@ def reading(file: Path) -> dict[str, float]:
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has held, of its own program where the system tells."""
+    """The most memory that this process has used, of its own program where the system tells."""
     status = Path("/proc/self/status")
     if status.exists():  # what getrusage tells is begun by the parent's size
         for line in status.read_text().splitlines():

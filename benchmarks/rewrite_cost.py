@@ -4,7 +4,7 @@
 Two tables. The first takes the value-and-grad step of GPT-2 small (shapes only: nothing runs) and
 compares the time that tracing takes with and without duotone, as a share of what the float32 step
 takes to trace, lower and compile for the CPU. The second takes unrolled nets of up to 100,000
-equations down the road, stage by stage.
+equations through the pipeline, stage by stage.
 
 ``python -m benchmarks.rewrite_cost --gpt2`` or ``--growth`` measures one of the two only, and
 writes nothing.
@@ -29,7 +29,7 @@ QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 PAINTING = ("build", "classify", "ranges", "amend", "paint", "plan", "check")
 _FRAMES, _PERIOD = 10, 150
-"""Frames by which a round stands deeper than the one before; as many as fill a piece of CPython's
+"""Frames by which a round is deeper than the one before; as many as fill a piece of CPython's
 stack begin anew."""
 _POLICY = duotone.Policy(ignore_performance=True)
 
@@ -53,10 +53,10 @@ def _fresh(loss: Callable[..., Any]) -> Callable[..., Any]:
 def step_round(case: Case, turn: int) -> dict[str, float]:
     """One round: each order traced and lowered once, in an order that turns with the rounds.
 
-    How deep the call stands in the stack turns too: at some depths CPython asks for memory at every
+    The depth of the call in the stack varies too: at some depths CPython asks for memory at every
     call of a loop, and tracing takes half as long again (``duotone/jaxpr/running/interpreter.py``).
-    Then the float32 step is compiled (what is traced right behind that takes longer), and the
-    painted step goes down the road stage by stage.
+    Then the float32 step is compiled (what is traced right after that takes longer), and the
+    painted step goes through the pipeline stage by stage.
     """
     shapes, found, lowered = case.shapes(), {}, {}
     for name in _turned(list(ORDERS), turn):

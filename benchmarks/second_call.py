@@ -3,7 +3,7 @@
 
 ``autocast(f)`` against ``jax.jit(f)``, called in turn, for a function of two arrays and for one
 whose parameters are a tree of 150 leaves that also comes back, as a training step's does. The
-functions calculate almost nothing, so that the difference is what duotone adds in Python.
+functions compute almost nothing, so that the difference is what duotone adds in Python.
 ``jit(autocast(f))`` is the ordinary way to write a training step: there the call is that of
 ``jit``.
 """

@@ -4,7 +4,7 @@
 Counted on the program, so it needs no device and repeats exactly: bytes of the residuals that
 ``jax.vjp`` keeps (parameters themselves not counted) and dots and convolutions with half operands
 among all. What a compiler fuses is not seen here; the CPU's compiled program would not show it
-either, since it calculates half precision in float32.
+either, since it computes half precision in float32.
 
 The derivative of a bfloat16 dot is a primitive of duotone's on CPUs
 (``duotone/jaxpr/rules/dots.py``); it counts as the dot that it is.

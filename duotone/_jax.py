@@ -102,7 +102,7 @@ def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[An
 class EquationContext:
     """Gives operations bound inside an equation's source line, name stack, device, metadata.
 
-    A class and not a generator: one is entered for every equation of a program.
+    This is a class and not a generator, because one is entered for every equation.
     """
 
     __slots__ = ("_metadata", "_source")

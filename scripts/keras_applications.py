@@ -39,7 +39,7 @@ from benchmarks._keras_applications import (  # noqa: E402
     MORE_BATCHES,
     MOST_SKIPPED,
     SEEDS,
-    SETTLED_SHIFT,
+    SHIFTED_SHIFT,
     SMALLEST,
     architectures,
     measure,
@@ -93,7 +93,7 @@ sees more than one pixel of each. After one step from rest the momentum is the g
 Weights, images, labels and dropout masks are the same in float32, in the rewritten step, by hand.
 
 **Errors** are relative to float32: |loss - loss32| / |loss32|, and ‖g - g32‖ / ‖g32‖ over all
-gradients together; settled: the root mean square of two batches. If an architecture exceeds a limit
+gradients together; shifted: the root mean square of two batches. If an architecture exceeds a limit
 with two batches, {more_batches} batches decide{with_more_batches}.
 
 - *by hand*: the same model under Keras' own dtype policy, `mixed_float16` or `mixed_bfloat16`.
@@ -103,19 +103,19 @@ with two batches, {more_batches} batches decide{with_more_batches}.
 **Two starts.** With Keras' *initial* weights and batch statistics of few images, a rounding grows
 from layer to layer and flips rectifiers: rounding the weights once, then computing in float32,
 may change the gradient by its own size. A comparison there has little power, so the verdict also
-needs a *settled* start: the same random weights, but batch normalizations with a shift of
+needs a *shifted* start: the same random weights, but batch normalizations with a shift of
 {shift} (not 0), so that few values lie at the kink of a rectifier. The operations are the same.
 
 **An architecture passes** when every dot and convolution of its step has half operands, the step is
 taken within {most_skipped} tries of dynamic loss scaling, and
 
-- settled: loss error at most {loss_epsilons} epsilon; gradient error at most {gradient_epsilons}
+- shifted: loss error at most {loss_epsilons} epsilon; gradient error at most {gradient_epsilons}
   epsilon or {factor} times by hand, whichever is larger, and never above {lost}; of the variables,
   each taken alone, those with a gradient error above {lost} (*lost*) are at most {more:.0%} of all
   more than by hand;
 - initial: gradient error at most {gradient_epsilons} epsilon or {factor} times by hand.
 
-Epsilon is 2⁻¹⁰ for float16 and 2⁻⁷ for bfloat16. *verdict* says which limit of the settled gradient
+Epsilon is 2⁻¹⁰ for float16 and 2⁻⁷ for bfloat16. *verdict* says which limit of the shifted gradient
 was needed: `fixed` or `by hand`; what is out of its limit is bold. *dots*: dots and convolutions of
 the step, backward pass and all; *skipped*: steps that overflowed before those that count. A
 bias or shift that a normalisation follows has a gradient of nearly zero: such variables are lost in
@@ -163,21 +163,21 @@ def judged(half: str, record: dict[str, Any]) -> dict[str, Cell]:
     fixed = GRADIENT_EPSILONS * epsilon
     cells = {
         "dots": Cell(found["dots"] - found["half"], 0),
-        "loss": Cell(found["duotone"]["settled"]["loss"], LOSS_EPSILONS * epsilon),
-        "lost": Cell(found["duotone"]["settled"]["lost"], _most_lost(record, found)),
+        "loss": Cell(found["duotone"]["shifted"]["loss"], LOSS_EPSILONS * epsilon),
+        "lost": Cell(found["duotone"]["shifted"]["lost"], _most_lost(record, found)),
     }
     for start in SEEDS:
         error = found["duotone"][start]["gradient"]
         by_hand = BY_HAND_FACTOR * found["by hand"][start]["gradient"]
         # NaN by hand is not a yardstick: then the fixed limit stands alone.
         limit = by_hand if by_hand > fixed else fixed
-        limit = min(limit, LOST) if start == "settled" else limit
+        limit = min(limit, LOST) if start == "shifted" else limit
         cells[start] = Cell(error, limit, "fixed" if error <= fixed else "by hand")
     return cells
 
 
 def _most_lost(record: dict[str, Any], found: dict[str, Any]) -> float:
-    by_hand = found["by hand"]["settled"]["lost"]
+    by_hand = found["by hand"]["shifted"]["lost"]
     return MORE_LOST * record["variables"] + (0 if math.isnan(by_hand) else by_hand)
 
 
@@ -203,7 +203,7 @@ def page(data: dict[str, Any]) -> str:
         jax=data["environment"]["jax"],
         batch=BATCH,
         smallest=SMALLEST,
-        shift=SETTLED_SHIFT,
+        shift=SHIFTED_SHIFT,
         lost=LOST,
         more=MORE_LOST,
         classes=CLASSES,
@@ -254,7 +254,7 @@ def _row(half: str, name: str, record: dict[str, Any]) -> list[str]:
         for start in SEEDS
     }
     good = all(cell.kept for cell in cells.values())
-    lost = [found[way]["settled"]["lost"] for way in ("duotone", "by hand")]
+    lost = [found[way]["shifted"]["lost"] for way in ("duotone", "by hand")]
     share = f"{found['half'] / found['dots']:.0%}"
     return [
         name,
@@ -264,11 +264,11 @@ def _row(half: str, name: str, record: dict[str, Any]) -> list[str]:
         share if cells["dots"].kept else f"**{share}**",
         f"{sum(found['duotone'][start]['skipped'] for start in SEEDS)}",
         str(cells["loss"]),
-        *by_start["settled"],
+        *by_start["shifted"],
         f"**{lost[0]}**" if not cells["lost"].kept else f"{lost[0]}",
         f"{lost[1]}",
         *by_start["initial"],
-        cells["settled"].needed if good else "**fails**",
+        cells["shifted"].needed if good else "**fails**",
     ]
 
 
@@ -375,7 +375,7 @@ def _settings() -> dict[str, Any]:
         "batch": BATCH,
         "classes": CLASSES,
         "smallest": SMALLEST,
-        "shift": SETTLED_SHIFT,
+        "shift": SHIFTED_SHIFT,
         "seeds": seeds,
     }
 

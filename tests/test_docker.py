@@ -20,7 +20,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile and what stands behind them, continued lines joined."""
+    """The instructions of a Dockerfile and their arguments, continued lines joined."""
     text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     return [(name, rest) for name, rest in lines]

@@ -36,7 +36,7 @@ TINY = {
     "keras_fit.py": "--epochs 1 --batch 512",
     "resnet50.py": "--steps 1 --batch 8 --size 32 --width 2 --blocks 1 1 1 1",
 }
-"""Arguments that make an example small; one without a line runs as it stands."""
+"""Arguments that make an example small; one without a line runs unchanged."""
 LOGGED = {
     "mnist.py": ("loss", "loss_scale", "skipped_steps", "mistaken"),
     "cifar10.py": ("loss", "loss_scale", "skipped_steps", "mistaken"),

@@ -31,7 +31,7 @@ SMALL: dict[str, tuple[int, dict[str, Any]]] = {
     ),
     "language_model": (11, {"steps": 12, "batch": 2}),
 }
-"""After how many steps or epochs it is cut off, behind a checkpoint; and its arguments."""
+"""After how many steps or epochs it is cut off, downstream of a checkpoint; and its arguments."""
 WITH_TEXT = ("fine_tune", "language_model")
 
 

@@ -120,7 +120,7 @@ def test_what_the_file_system_refuses_is_named_with_a_remedy(
 
 
 def test_a_really_full_disk(tmp_path, way):
-    """A limit of the process stands for it: the kernel refuses in the middle of a write."""
+    """A limit of the process simulates a full disk: the kernel refuses in the middle of a write."""
     script = f"""
         import resource, signal, sys
         from pathlib import Path
@@ -304,7 +304,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     ("name", "remedy"),
     [("new", r"Name a file in a folder that you may write to\."), ("no/new", "mkdir -p")],
 )
-def test_a_file_system_that_takes_no_files_is_told_from_a_missing_folder(tmp_path, name, remedy):
+def test_a_file_system_that_takes_no_files_differs_from_a_missing_folder(tmp_path, name, remedy):
     with pytest.raises(WriteError, match=remedy), _files.explained(tmp_path / name):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 

@@ -17,7 +17,7 @@ import duotone
 from duotone import _jax
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES, Paint
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.policy.policy import Policy
@@ -48,7 +48,7 @@ IDENTITIES: dict[str, Callable[[Any], Any]] = {
 def with_identities(
     function: Callable[..., Any], args: Any, chosen: Callable[[], Callable[[Any], Any] | None]
 ) -> Callable[..., Any]:
-    """The function with identities behind some of its operations, inner `jit` included."""
+    """The function with identities downstream of some of its operations, inner `jit` included."""
 
     def evaluate(jaxpr: Any, operands: Any) -> Any:
         opened = _jax.open_jaxpr(jaxpr)
@@ -83,8 +83,8 @@ def with_identities(
 
 
 def precisions(function: Callable[..., Any], args: Any, half: str) -> list[tuple[Any, ...]]:
-    """What operations that calculate see: their precision, and which operands were rounded."""
-    painted = road.paint_jaxpr(
+    """What operations that compute see: their precision, and which operands were rounded."""
+    painted = pipeline.paint_jaxpr(
         jax.make_jaxpr(function)(*args), Policy(), HALF_TYPES[half], forms=TABLE["cpu-float16"]
     )
     graph, painting = painted.built.graph, painted.painting

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import duotone
 from duotone import Policy, _jax
 from duotone.devices.table import TABLE
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from tests.random_programs import STEPS, Program, arguments, programs
 
 HALF = st.sampled_from(["float16", "bfloat16"])
@@ -41,7 +41,7 @@ def _avals(jaxpr: Any) -> list[str]:
 
 
 def _equations(jaxpr: Any) -> Iterator[tuple[Any, Any]]:
-    """All equations, nested ones in place, each with the (open) jaxpr it stands in."""
+    """All equations, nested ones in place, each with the (open) jaxpr that contains it."""
     opened = _jax.open_jaxpr(jaxpr)
     for eqn in opened.eqns:
         yield eqn, opened
@@ -112,7 +112,7 @@ def test_the_casts_of_explain_are_those_of_the_program(program: Program, painter
     In float16: for bfloat16 some versions of JAX need dots on CPUs written with further casts.
     Numbers do not count: a constant that is an operand of a nested program is cast in it. Where a
     nested program with rules of its own stays full, it shares casts with what is around it; the
-    plan counts them apart. What is calculated again casts again, so it is switched off.
+    plan counts them apart. What is recomputed casts again, so it is switched off.
     """
     half = "float16"
     program = Program(tuple(step for step in program.steps if step[0] != "pick"))
@@ -136,7 +136,7 @@ def test_no_loop_casts_what_it_does_not_change(program: Program, half: str) -> N
     """In the form of a device that has dots of half: some CPUs widen the operands of each."""
     painted = duotone.autocast(dataclasses.replace(program, own_weights=True), dtype=half)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(road, "current_forms", lambda *_, **__: TABLE["other"])
+        patch.setattr(pipeline, "current_forms", lambda *_, **__: TABLE["other"])
         traced = jax.make_jaxpr(painted)(*arguments())
     for eqn, _ in _equations(traced):
         if eqn.primitive.name != "scan":

@@ -20,10 +20,10 @@ from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimizations import OPTIMIZATIONS, REGISTRY
 from duotone.precision.record import Record, make_record
 from tests.jaxpr import test_rows
-from tests.jaxpr.test_held import BIAS as JOINT
-from tests.jaxpr.test_held import WEIGHTS as HEADS
-from tests.jaxpr.test_held import X as TOKENS
-from tests.jaxpr.test_held import attention
+from tests.jaxpr.test_materialized import BIAS as JOINT
+from tests.jaxpr.test_materialized import WEIGHTS as HEADS
+from tests.jaxpr.test_materialized import X as TOKENS
+from tests.jaxpr.test_materialized import attention
 from tests.jaxpr.test_orders import grouped
 from tests.jaxpr.test_sums import arguments, recurrent
 from tests.precision.test_factors import BIAS, SCALE, WEIGHTS, X, normed
@@ -107,7 +107,7 @@ def _fields(device: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPTIMIZATIONS)
-def test_a_optimization_is_told_where_a_device_has_it_and_nowhere_else(
+def test_an_optimization_is_reported_where_a_device_has_it_and_nowhere_else(
     name: str, device: str
 ) -> None:
     has = name in TABLE[device].optimizations

@@ -92,7 +92,7 @@ def found(name: str) -> object | None:
 
 
 def inside(module: types.ModuleType, holder: type | None, name: str) -> bool:
-    """True if a short name is known where the docstring stands."""
+    """True if a short name is known in the module of the docstring."""
     first, *rest = name.split(".")
     for scope in (holder, module, duotone):  # public names are used anywhere
         if scope is not None and (hasattr(scope, first) or first in annotated(scope)):

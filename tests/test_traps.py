@@ -224,7 +224,7 @@ def test_the_policy_of_a_recomputed_region_is_kept():
     assert [e.params["policy"] for e in regions] == [policy]
 
 
-def test_shard_map_is_made_again_over_its_axes():
+def test_shard_map_is_rebuilt_over_its_axes():
     mesh = jax.make_mesh(
         (1, 1), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:1]
     )

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 
 import duotone
 from duotone.devices.table import TABLE
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from tests.catalogue.evaluate import primitives_in
 from tests.traps import HALVES, W, X, close, dtypes_of, equations, mixed, rewritten
 
@@ -25,7 +25,7 @@ from tests.traps import HALVES, W, X, close, dtypes_of, equations, mixed, rewrit
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_scatter_is_made_again_for_half(half: str):
+def test_scatter_is_rebuilt_for_half(half: str):
     for name in ("set", "add", "multiply", "min", "max", "subtract"):
 
         def f(x: Any, name: str = name) -> Any:
@@ -112,7 +112,7 @@ def test_what_has_no_half_form_stays_float32_even_if_listed(name: str, function:
 @pytest.mark.parametrize("half", HALVES)
 def test_preferred_element_type_follows(half: str, monkeypatch: pytest.MonkeyPatch):
     # Some CPUs take another form of dots; this is about the plain one.
-    monkeypatch.setattr(road, "current_forms", lambda *_, **__: TABLE["gpu"])
+    monkeypatch.setattr(pipeline, "current_forms", lambda *_, **__: TABLE["gpu"])
 
     def f(x: Any) -> Any:
         return jnp.dot(x, W, preferred_element_type=np.float32) @ W

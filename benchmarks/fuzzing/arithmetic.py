@@ -2,7 +2,7 @@
 
 A rule takes the operands, the equation's parameters and its first result's type, and gives the
 result; no dtype is looked at, since :mod:`benchmarks.fuzzing.evaluate` hands over operands in the
-precision in which is calculated and rounds what comes back.
+precision in which is computed and rounds what comes back.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def layers(x: Any, stack: Any) -> Any:
 
 
 def checkpointed_layers(x: Any, stack: Any) -> Any:
-    """Residual layers that are calculated again for their gradient."""
+    """Residual layers that are recomputed for their gradient."""
     block = jax.checkpoint(lambda h, w: h + jax.nn.gelu(h @ w))
     return lax.scan(lambda h, w: (block(h, w), None), x, stack)[0]
 

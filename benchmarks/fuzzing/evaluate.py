@@ -7,7 +7,7 @@ operations that it fuses. Loops are carried out turn by turn, functions in place
 Three arithmetics: :class:`AsWritten` keeps the program's own dtypes (a painted program), with sums
 of half numbers rounded at every term; :class:`Wide` is float64 throughout; :class:`Naive` is half
 by hand: every input, constant and result is rounded to half, while a single operation (a dot, a
-sum, a factorisation) calculates in float32.
+sum, a factorisation) computes in float32.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class AsWritten:
         return dtype
 
     def operand(self, x: np.ndarray) -> np.ndarray:
-        """As an operation reads it: halves are calculated with in float32."""
+        """As an operation reads it: halves are computed with in float32."""
         return x.astype(np.float32) if x.dtype in _HALVES else x
 
     def result(self, x: np.ndarray, dtype: np.dtype, moved: bool) -> np.ndarray:
-        """What an operation calculated, as it is kept."""
+        """What an operation computed, as it is kept."""
         del moved
         return x if x.dtype == dtype else x.astype(dtype)
 
@@ -58,7 +58,7 @@ class Wide(AsWritten):
 
 
 class Naive(AsWritten):
-    """Half by hand: what is kept is rounded, and calculated with in float32."""
+    """Half by hand: what is kept is rounded, and computed with in float32."""
 
     def __init__(self, half: str) -> None:
         self._half = HALF[half]
@@ -77,7 +77,7 @@ def evaluate(jaxpr: Any, arguments: Sequence[Any], arithmetic: AsWritten) -> lis
     Args:
         jaxpr: closed.
         arguments: arrays, flat.
-        arithmetic: in which it is calculated.
+        arithmetic: in which it is computed.
     """
     scope = jax.enable_x64(True) if arithmetic.x64 else contextlib.nullcontext()
     with np.errstate(all="ignore"), scope:

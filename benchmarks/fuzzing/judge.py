@@ -4,7 +4,7 @@ A *case* is a program with a form and a half type. Its error, against float64, i
 output: the largest and the root of the mean square, both relative to the output's own size (of
 gradients: at least a ten thousandth of the largest gradient's). Of a gradient of which half by hand
 has no digit no more is asked than an epsilon of the largest one. One draw of inputs shows little:
-where a half number lies beside a kink or a tie, either way is wrong by chance. So inputs are drawn
+where a half number lies next to a kink or a tie, either way is wrong by chance. So inputs are drawn
 again, and what counts is the median, over the draws, of duotone's error over the naive one's.
 """
 
@@ -82,7 +82,7 @@ class Verdict:
             ``"worse"``, ``"not finite"``, ``"changed type"`` or ``"exception"``.
         text: one line for people.
         ratio: duotone's error over naive's, of the worst output.
-        beside_float32: duotone's error over float32's, likewise.
+        beside_float32: duotone's error over float32's, of the same figure.
         error: duotone's error of the worst output.
     """
 

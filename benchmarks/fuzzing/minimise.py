@@ -92,7 +92,7 @@ import duotone
 
 
 def reproducer(case: Case) -> str:
-    """A program that stands alone: prints the errors of float32 and of duotone against float64."""
+    """A self-contained program that prints the errors of float32 and of duotone against float64."""
     lines = [_HEAD, case.program.blocks(), "", case.program.source(), ""]
     lines.append("random = np.random.default_rng(0)")
     drawn = {

@@ -17,7 +17,7 @@ from benchmarks.models.case import INPUTS, Case, Tree, cross_entropy
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     features: int
     stride: int

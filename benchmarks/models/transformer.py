@@ -18,7 +18,7 @@ from benchmarks.models.case import INPUTS, Case, Tree, cross_entropy
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a layer norm and beside a residual."""
+    """Attention and a two-layer perceptron, each after a layer norm and with a residual."""
 
     heads: int
     dtype: Any = None

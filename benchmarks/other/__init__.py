@@ -1,4 +1,4 @@
-"""Fourteen small models beside the zoo: other ways to put the same layers together.
+"""Fourteen small models outside the zoo: other ways to put the same layers together.
 
 An ablation over one zoo says what its models need, and nothing of models that are written
 otherwise: without batch norms, with biases, with features that are joined and not added, with the
@@ -44,7 +44,7 @@ OTHERS: dict[str, Entry] = {
     "bottleneck": Entry(bottleneck, "bottlenecks whose convolutions have biases"),
     "preactivation": Entry(preactivation, "group norms before convolutions"),
     "densenet": Entry(densenet, "features that are joined, not added"),
-    "bert": Entry(bert, "encoder, norms behind the sums, dropout"),
+    "bert": Entry(bert, "encoder, norms after the sums, dropout"),
     "gru": Entry(gru, "recurrent, 512 steps"),
     "vae": Entry(vae, "strided and transposed convolutions, draws"),
     "seq2seq": Entry(seq2seq, "LSTM encoder and decoder, attention in a loop"),

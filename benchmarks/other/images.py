@@ -1,4 +1,4 @@
-"""Networks of images, 32 of 224 x 224: convolutions beside those of the zoo.
+"""Networks of images, 32 of 224 x 224: convolutions next to those of the zoo.
 
 References:
     Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015): VGG.

@@ -1,4 +1,4 @@
-"""Networks of tokens: recurrent ones of Flax's own cells, and transformers beside the zoo's.
+"""Networks of tokens: recurrent ones of Flax's own cells, and transformers outside the zoo's.
 
 References:
     Devlin et al., "BERT" (2019).
@@ -32,7 +32,7 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Draw:
 
 
 class Bert(nn.Module):
-    """An encoder with a norm behind each sum, and dropout of weights and of what is added."""
+    """An encoder with a norm after each sum, and dropout of weights and of what is added."""
 
     layers: int
     width: int
@@ -151,7 +151,7 @@ class Layer(nn.Module):
 
 
 class Scanned(nn.Module):
-    """Layers in a scan, calculated again in the backward pass."""
+    """Layers in a scan, recomputed in the backward pass."""
 
     layers: int
     width: int
@@ -190,7 +190,7 @@ def retained(query: jax.Array, key: jax.Array, value: jax.Array, chunk: int) -> 
     kind, place = query.dtype, jnp.arange(chunk)
     apart = place[:, None] - place
     within = jnp.where(apart >= 0, 0.9 ** apart.astype(jnp.float32), 0.0).astype(kind)
-    behind = (jnp.float32(0.9) ** (place + 1))[:, None, None].astype(kind)
+    decay = (jnp.float32(0.9) ** (place + 1))[:, None, None].astype(kind)
     ahead = (jnp.float32(0.9) ** (chunk - 1 - place))[:, None, None].astype(kind)
     whole = jnp.asarray(0.9**chunk, kind)
 
@@ -200,7 +200,7 @@ def retained(query: jax.Array, key: jax.Array, value: jax.Array, chunk: int) -> 
         query, key, value = given
         scores = jnp.einsum("bihd,bjhd->bhij", query, key) * within
         out = jnp.einsum("bhij,bjhd->bihd", scores, value)
-        out = out + jnp.einsum("bihd,bhde->bihe", query * behind, state)
+        out = out + jnp.einsum("bihd,bhde->bihe", query * decay, state)
         return state * whole + jnp.einsum("bjhd,bjhe->bhde", key * ahead, value), out
 
     chunks = [x.reshape(batch, -1, chunk, heads, size).swapaxes(0, 1) for x in (query, key, value)]

@@ -240,7 +240,7 @@ PROGRAMS = (
     Program("Gaussian process regression", gp_gpjax, "gpjax"),
     Program("ridge head (R2-D2)", ridge_head),
     Program("ridge head, dual", ridge_dual),
-    Program("ridge head behind a network", meta_ridge, network=True),
+    Program("ridge head after a network", meta_ridge, network=True),
     Program("deep kernel learning", deep_kernel, network=True),
     Program("Laplace approximation", laplace),
     Program("determinantal point process", determinantal),

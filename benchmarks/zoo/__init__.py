@@ -2,7 +2,7 @@
 
 Each model takes ``dtype`` and ``size``. With ``dtype=None`` it is written in float32, for duotone
 to paint; with a half type it is the same model with dtypes set by hand, as a good engineer does:
-dense layers and convolutions half, norms and softmax computed in float32 and handed on in half,
+dense layers and convolutions half, norms and softmax computed in float32 and passed on in half,
 logits and loss float32, parameters and their updates float32. Both take the same parameters.
 
 Every model belongs to one of two halves. Rules of duotone may be made looking at the first. The

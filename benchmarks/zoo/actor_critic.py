@@ -98,7 +98,7 @@ def advantages(rewards: jax.Array, values: jax.Array, ends: jax.Array) -> jax.Ar
 
 
 def actor_critic(dtype: Dtype = None, size: Size = "full") -> TrainCase:
-    """PPO with Adam behind clipping. A batch is what was played."""
+    """PPO with Adam after clipping. A batch is what was played."""
     shape = SHAPES[size]
     model = ActorCritic(shape, dtype)
 

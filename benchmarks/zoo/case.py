@@ -29,7 +29,7 @@ class State(NamedTuple):
 
     Attributes:
         params: float32 parameters.
-        statistics: what the model keeps beside them (running statistics, averaged weights).
+        statistics: what the model keeps next to them (running statistics, averaged weights).
         optimizer: Optax' state.
     """
 
@@ -95,10 +95,10 @@ def train_case(
     Args:
         name: for tables.
         variables: makes parameters and statistics.
-        loss: of a batch; what it returns beside the loss replaces the statistics.
+        loss: of a batch; its second result replaces the statistics.
         optimizer: of all parameters.
         batch: as in :class:`~benchmarks.models.case.Case`.
-        weights: likewise.
+        weights: as in :class:`~benchmarks.models.case.Case`.
         average: the decay of an exponential moving average of the parameters, which then is all of
             the statistics; ``loss`` must return its statistics unchanged.
     """

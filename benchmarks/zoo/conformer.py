@@ -52,7 +52,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Half(nn.Module):
-    """Half of a perceptron's result, behind a norm."""
+    """Half of a perceptron's result, after a norm."""
 
     dtype: Dtype = None
 

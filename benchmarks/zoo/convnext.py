@@ -44,7 +44,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Block(nn.Module):
-    """A depthwise 7 x 7 convolution, a norm, a perceptron and a scale, beside a residual.
+    """A depthwise 7 x 7 convolution, a norm, a perceptron and a scale, with a residual.
 
     Attributes:
         drop: how likely the block is left out for an image.

@@ -84,7 +84,7 @@ class Excitation(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """One inverted bottleneck, beside a residual where the shape stays."""
+    """One inverted bottleneck, with a residual where the shape stays."""
 
     stage: Stage
     stride: int

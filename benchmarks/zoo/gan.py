@@ -60,7 +60,7 @@ class _Network(nn.Module):
 
 
 class Generator(_Network):
-    """Transposed convolutions that double the image, each behind a batch norm and a ReLU."""
+    """Transposed convolutions that double the image, each after a batch norm and a ReLU."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """GPT-2 small, its layers unrolled or scanned with checkpoints.
 
-124 million parameters, eight sequences of 1024 tokens, AdamW behind clipping by the global norm;
+124 million parameters, eight sequences of 1024 tokens, AdamW after clipping by the global norm;
 no dropout, as GPT-2 is pretrained today.
 
 References:

@@ -1,7 +1,7 @@
 """Layers that several models of the zoo share, with dtypes as a good engineer sets them.
 
 ``dtype`` is the type to compute and store in, ``None`` for float32. With a half type dots are half,
-norms and softmax compute in float32 and hand on half, parameters stay float32.
+norms and softmax compute in float32 and pass half, parameters stay float32.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer block: attention and a perceptron, each behind a norm, beside a residual.
+    """A transformer block: attention and a perceptron, each after a norm, with a residual.
 
     Attributes:
         heads: of attention.

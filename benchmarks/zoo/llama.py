@@ -1,7 +1,7 @@
 """Llama 3.2 1B: rotary positions, RMS norms, gated perceptrons, grouped queries.
 
-1.24 billion parameters in 16 blocks, four sequences of 2048 tokens, AdamW behind clipping. Rotary
-positions are calculated in float32, as in the published code.
+1.24 billion parameters in 16 blocks, four sequences of 2048 tokens, AdamW after clipping. Rotary
+positions are computed in float32, as in the published code.
 
 References:
     Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023).
@@ -64,7 +64,7 @@ def rotate(x: jax.Array, base: float = 500_000.0) -> jax.Array:
 
 
 class Block(nn.Module):
-    """Grouped-query attention and a gated perceptron, each behind an RMS norm."""
+    """Grouped-query attention and a gated perceptron, each after an RMS norm."""
 
     shape: Shape
     dtype: Dtype = None

@@ -1,6 +1,6 @@
 """The large LSTM language model of Zaremba et al.: 66 million parameters, 20 x 35 tokens.
 
-Two layers of 1500 cells with dropout between, plain SGD behind clipping by the global norm. What
+Two layers of 1500 cells with dropout between, plain SGD after clipping by the global norm. What
 the input gives to the gates is one dot for all steps; the scan holds the recurrent dot alone. By
 hand the hidden state is half and the cell state float32.
 
@@ -53,7 +53,7 @@ def _uniform(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32)
 
 
 class Layer(nn.Module):
-    """One LSTM layer over a sequence, its gates calculated in float32."""
+    """One LSTM layer over a sequence, its gates computed in float32."""
 
     width: int
     dtype: Dtype = None

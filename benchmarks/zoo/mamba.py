@@ -117,7 +117,7 @@ def _rates(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -
 
 
 class Mamba(nn.Module):
-    """Embeddings, mixers behind RMS norms, the token embedding again as the head."""
+    """Embeddings, mixers after RMS norms, the token embedding again as the head."""
 
     shape: Shape
     dtype: Dtype = None

@@ -1,6 +1,6 @@
 """MLP-Mixer S/16 on ImageNet: 18.5 million parameters, 64 images of 224 x 224.
 
-Perceptrons over the patches and over the channels in turn, each behind a layer norm.
+Perceptrons over the patches and over the channels in turn, each after a layer norm.
 
 References:
     Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision" (2021).
@@ -43,7 +43,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Block(nn.Module):
-    """A perceptron over patches and one over channels, beside residuals."""
+    """A perceptron over patches and one over channels, with residuals."""
 
     shape: Shape
     dtype: Dtype = None

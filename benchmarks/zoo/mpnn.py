@@ -48,7 +48,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Perceptron(nn.Module):
-    """Three dense layers with ReLUs between, and a layer norm behind unless it decodes."""
+    """Three dense layers with ReLUs between, and a layer norm after them unless it decodes."""
 
     width: int
     dtype: Dtype = None
@@ -56,7 +56,7 @@ class Perceptron(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps (rows, features) to ``found`` features, or to the width behind a norm."""
+        """Maps (rows, features) to ``found`` features, or to the width after a norm."""
         for _ in range(2):
             x = nn.relu(nn.Dense(self.width, dtype=self.dtype)(x))
         x = nn.Dense(self.found or self.width, dtype=self.dtype)(x)

@@ -1,7 +1,7 @@
 """A Perceiver on ImageNet: 512 latents read 50,176 pixels twice, 8 images of 224 x 224.
 
 Pixels with Fourier features of their place, cross-attention of one head from the latents, three
-blocks of self-attention behind each reading.
+blocks of self-attention after each reading.
 
 References:
     Jaegle et al., "Perceiver: General Perception with Iterative Attention" (2021); latents of half
@@ -56,7 +56,7 @@ def places(image: int, bands: int) -> np.ndarray:
 
 
 class Reading(nn.Module):
-    """Cross-attention from the latents to the pixels, and a perceptron, beside residuals."""
+    """Cross-attention from the latents to the pixels, and a perceptron, with residuals."""
 
     dtype: Dtype = None
 

@@ -72,7 +72,7 @@ def picked(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 class _Perceptron(nn.Module):
-    """Dense layers, a batch norm and a ReLU behind each."""
+    """Dense layers, a batch norm and a ReLU after each."""
 
     widths: tuple[int, ...]
     dtype: Dtype = None

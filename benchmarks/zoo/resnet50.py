@@ -47,7 +47,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut."""
 
     features: int
     stride: int

@@ -85,7 +85,7 @@ class _Mix(nn.Module):
 
 
 class Block(nn.Module):
-    """Time mixing and channel mixing, each behind a layer norm, beside residuals."""
+    """Time mixing and channel mixing, each after a layer norm, with residuals."""
 
     dtype: Dtype = None
 
@@ -111,7 +111,7 @@ class Block(nn.Module):
 
 
 class RWKV(nn.Module):
-    """Embeddings behind a norm, blocks, a norm, logits."""
+    """Embeddings after a norm, blocks, a norm, logits."""
 
     shape: Shape
     dtype: Dtype = None

@@ -108,7 +108,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention in windows, moved by ``shift``, and a perceptron, behind norms."""
+    """Attention in windows, moved by ``shift``, and a perceptron, after norms."""
 
     shape: Shape
     shift: int

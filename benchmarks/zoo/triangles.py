@@ -118,7 +118,7 @@ class PairStack(nn.Module):
 
 
 def triangles(dtype: Dtype = None, size: Size = "full") -> TrainCase:
-    """A pair stack with Adam behind clipping. A batch is features and bins of distances."""
+    """A pair stack with Adam after clipping. A batch is features and bins of distances."""
     shape = SHAPES[size]
     model = PairStack(shape, dtype)
 

@@ -1,7 +1,7 @@
 """The U-Net of DDPM for CIFAR-10, with self-attention: 35.7 million parameters, 128 images.
 
 A training step of denoising diffusion: a time and a noise for each image from a seed in the batch,
-the linear schedule, the mean squared error of the predicted noise, Adam behind clipping, and an
+the linear schedule, the mean squared error of the predicted noise, Adam after clipping, and an
 exponential moving average of the weights.
 
 References:
@@ -54,7 +54,7 @@ STEPS = 1000
 
 
 def sinusoids(times: jax.Array, width: int, dtype: Dtype = jnp.float32) -> jax.Array:
-    """(batch, width) sines and cosines of whole times, calculated in float32."""
+    """(batch, width) sines and cosines of whole times, computed in float32."""
     half = width // 2
     frequency = jnp.exp(-math.log(10_000.0) * jnp.arange(half, dtype=jnp.float32) / half)
     angle = times.astype(jnp.float32)[:, None] * frequency
@@ -82,7 +82,7 @@ def squared_error(found: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 class Residual(nn.Module):
-    """Two convolutions, each behind a norm and SiLU, the time added between."""
+    """Two convolutions, each after a norm and SiLU, the time added between."""
 
     features: int
     shape: Shape

@@ -1,6 +1,6 @@
 """A U-Net in three dimensions for volumes of 128 x 128 x 128: 16 million parameters, batch 2.
 
-Convolutions of 3 x 3 x 3, each behind an instance norm and a leaky ReLU; strided ones down, their
+Convolutions of 3 x 3 x 3, each after an instance norm and a leaky ReLU; strided ones down, their
 transposes up, shortcuts across; the loss is cross-entropy and one minus the Dice score.
 
 References:
@@ -47,7 +47,7 @@ SHAPES: dict[Size, Shape] = {
 
 
 class Convolutions(nn.Module):
-    """Two convolutions, an instance norm and a leaky ReLU behind each."""
+    """Two convolutions, an instance norm and a leaky ReLU after each."""
 
     width: int
     stride: int = 1

@@ -64,7 +64,7 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
         if keystr(path) not in known:
             raise ArgumentError(
                 f"{who}: the gradients have leaf {_leaf_name('grads', path)}, which the parameters "
-                f"have not; theirs are {_some(known)}. Take the gradients with respect to these "
+                f"do not have; theirs are {_some(known)}. Take the gradients with respect to these "
                 "very parameters."
             )
         shapes = jnp.shape(grad), jnp.shape(known[keystr(path)])

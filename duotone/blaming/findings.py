@@ -33,7 +33,7 @@ class Verdict(enum.StrEnum):
     UNDERFLOW = "underflow", "a number became 0 in half, and what reads it is not finite"
     LOSS_SCALE = (
         "loss scale",
-        "only the scaled backward pass overflows: healthy, a lower scale mends it",
+        "only the scaled backward pass overflows: this is healthy, and a lower scale fixes it",
     )
     BACKWARD = "backward", "only the backward pass overflows: it needs a smaller loss, or a pin"
 

@@ -147,7 +147,7 @@ class Healer:
             A sentence and a space; empty if nothing is known.
         """
         if half is None:
-            return f"Duotone computes nothing in half here. {_NOT_HALF} "
+            return f"duotone computes nothing in half here. {_NOT_HALF} "
         with _LOCK:
             if self._found is not None and self._found.first is not None:
                 return f"{_in_words(self._found, self._found.first)} "
@@ -156,7 +156,7 @@ class Healer:
             if not self._looking:
                 self._asked = True
                 self._look()
-            return "The next such step is looked at, and a line will name the operation. "
+            return "The next such step runs next to float32, and a line will name the operation. "
 
     # These run on the device.
 

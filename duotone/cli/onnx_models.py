@@ -89,7 +89,7 @@ def check_options(path: Path, given: Mapping[str, object], foreign: Collection[s
     for option, value in given.items():
         if value not in (None, False, "", [], ()):
             kinds = " and ".join(foreign)
-            raise ArgumentError(f"{option} is for {kinds}, and {path} is none: leave it out.")
+            raise ArgumentError(f"{option} is for {kinds}, and {path} is not one: leave it out.")
 
 
 def rewrite_model(

@@ -341,15 +341,20 @@ def bucketed(
     first padded call with each bucket and signature also runs without padding and compares the
     results. If padding changes a result, that is an error.
 
-    Args: fn: a function of arrays (or pytrees of them) that JAX can trace. axis: the axis of the
-    first argument to pad, or of each named argument: ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1:
-    1}``; all have the same length. sizes: the lengths to pad to: the powers of two, or increasing
-    numbers. neutral: the number to pad with, or a dictionary with one for each argument. mask: the
-    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are not
-    padding. verify: ``False`` omits the comparison. programs: the number of compiled programs in
-    the cache; the least recently used is dropped first. background: if the bucket of a call is not
-    compiled, run the call in a larger compiled bucket, if there is one, while one thread compiles
-    and compares its own; later calls use it.
+    Args:
+        fn: a function of arrays (or pytrees of them) that JAX can trace.
+        axis: the axis of the first argument to pad, or of each named argument:
+            ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1: 1}``; all have the same length.
+        sizes: the lengths to pad to: the powers of two, or increasing numbers.
+        neutral: the number to pad with, or a dictionary with one for each argument.
+        mask: the name of a keyword argument of ``fn`` that takes bool[size], True for indices that
+            are not padding.
+        verify: ``False`` omits the comparison.
+        programs: the number of compiled programs in the cache; the least recently used is dropped
+            first.
+        background: if the bucket of a call is not compiled, run the call in a larger compiled
+            bucket, if there is one, while one thread compiles and compares its own; later calls use
+            it.
 
     Under ``duotone run``, flags in ``TF_XLA_FLAGS`` set the default of ``background``.
 

@@ -61,13 +61,17 @@ def cluster_jit(
     clusters are stored. If clusters would not save time, the whole program is compiled, and one
     line on the logger ``duotone`` says why.
 
-    Args: fn: any function that JAX can trace; arguments that are not arrays are part of it.
-    min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as many.
-    max_cluster_size: operations; larger parts are cut. ``None`` cuts no part. exclude_ops: names of
-    primitives, such as ``"dot_general"``, each of which becomes a separate cluster.
-    donate_argnums: positions of arguments whose buffers may be reused, as in ``jax.jit``. threads:
-    how many threads compile; by default the number of processors, at most 8. background: also
-    compile the whole program, in one thread, and call it as soon as it is ready.
+    Args:
+        fn: any function that JAX can trace; arguments that are not arrays are part of the program.
+        min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as
+            many.
+        max_cluster_size: operations; larger parts are cut. ``None`` cuts no part.
+        exclude_ops: names of primitives, such as ``"dot_general"``, each of which becomes a
+            separate cluster.
+        donate_argnums: positions of arguments whose buffers may be reused, as in ``jax.jit``.
+        threads: how many threads compile; by default the number of processors, at most 8.
+        background: also compile the whole program, in one thread, and call it as soon as it is
+            ready.
 
     Under ``duotone run``, flags in ``TF_XLA_FLAGS`` set the defaults of the sizes and
     ``background``.

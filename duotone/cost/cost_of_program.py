@@ -132,7 +132,7 @@ class _Walk:
         sent = self._sent(instruction, computation, runs)
         return Kernel(
             name=instruction.name,
-            op=_kind(instruction, dots),
+            op=instruction.kind(bool(dots)),
             bytes=moved,
             flops=sum(dot.flops for dot in dots),
             dtype=", ".join(dict.fromkeys(dot.types for dot in dots)),
@@ -196,17 +196,9 @@ class _Walk:
         self.dots += dots
         self.collectives += collectives
         if len(choices) > 1:
-            self.notes.append("of a branch, the form that moves most bytes is counted")
+            self.notes.append("for a branch, the form that moves the most bytes is counted")
         yield from kernels
 
 
 def _ends(op: str) -> bool:
     return op.endswith("-done")
-
-
-def _kind(instruction: Instruction, dots: list[CompiledDot]) -> str:
-    if instruction.opcode == "fusion" and dots:
-        return "fusion(dot)"
-    if instruction.opcode == "custom-call":
-        return instruction.target or "custom-call"
-    return instruction.opcode

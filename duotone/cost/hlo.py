@@ -90,6 +90,12 @@ class Instruction:
         """Elements of all results."""
         return sum(array.size for array in self.arrays)
 
+    def kind(self, has_dots: bool) -> str:
+        """Returns its opcode, for people: ``fusion(dot)``, or the target of a custom call."""
+        if self.opcode == "fusion" and has_dots:
+            return "fusion(dot)"
+        return (self.opcode == "custom-call" and self.target) or self.opcode
+
     def attribute(self, name: str) -> str:
         """Returns the text of ``name=…``; empty if absent."""
         found = _attribute_pattern(name).search(self.attributes)

@@ -82,7 +82,7 @@ class Difference:
         return max((value.plain or 0.0 for value in self.outputs), default=0.0)
 
     def to_json(self) -> str:
-        """All of it as JSON; an infinite error is the text ``"Infinity"``."""
+        """Returns all of it as JSON; an infinite error is the text ``"Infinity"``."""
         return json.dumps(dataclasses.asdict(self, dict_factory=_plain), allow_nan=False)
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ def difference(
 
 
 def relative_error(first: Any, second: Any) -> float:
-    """The largest difference of two values, relative to the largest finite size of the first.
+    """Returns the largest difference of two values, relative to the first's largest finite size.
 
     Args:
         first: the reference, an array or a list or mapping of such.
@@ -163,7 +163,7 @@ def relative_error(first: Any, second: Any) -> float:
 
 
 def constant_results(results: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line for each result of the reference that can show no difference.
+    """Returns one line for each result of the reference that can show no difference.
 
     Args:
         results: the results of the first run by name.
@@ -193,7 +193,7 @@ def _constant(array: np.ndarray) -> str:
 
 
 def _pairs(first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
-    """The pairs of arrays in two values; ``None`` if one has no counterpart."""
+    """Yields the pairs of arrays in two values; ``None`` if one has no counterpart."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if first.keys() != second.keys():
             yield None, list(first)
@@ -231,7 +231,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """The numbers as float64; of a complex number both components."""
+    """Returns the numbers as float64; of a complex number both components."""
     if _kind(array) == "complex":
         return np.atleast_1d(array.astype(np.complex128)).view(np.float64)
     return array.astype(np.float64)

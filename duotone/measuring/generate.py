@@ -72,7 +72,7 @@ def generate(
 
 
 def bound(asked: Sequence[Asked], shapes: Shapes) -> dict[str, tuple[Side, ...]]:
-    """The sides of each input, those that ``shapes`` sets included.
+    """Returns the sides of each input, those that ``shapes`` sets included.
 
     A symbolic side has one size wherever it occurs.
 
@@ -149,7 +149,7 @@ class _Attempt:
 
 
 def _attempts(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> Iterator[_Attempt]:
-    """The attempts in order, each combination of shapes once, with integers in each way."""
+    """Yields the attempts in order, each combination of shapes once, with integers in each way."""
     seen = set()
     ways = _INTEGERS if any(map(_is_integer, asked)) else _INTEGERS[:1]
     sizes = (SIGNAL, *SIDES) if _are_signals(asked, sides) else SIDES
@@ -205,7 +205,7 @@ def _refusal(
 
 
 def _example(asked: Asked) -> str:
-    """A shape of an input in the syntax of ``--shapes``."""
+    """Returns a shape of an input in the syntax of ``--shapes``."""
     sizes = [s if is_size(s) else 1 if axis == 0 else 320 for axis, s in enumerate(asked.sides)]
     return f"{asked.name}={','.join(map(str, sizes))}"
 

@@ -92,7 +92,7 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def given(data: Any, shapes: Shapes | None, generated: Callable[[], Generated]) -> Generated:
-    """The user's inputs, or generated ones if there is no data.
+    """Returns the user's inputs, or generated ones if there is no data.
 
     Raises:
         ArgumentError: there are both data and shapes, or the data has no inputs.
@@ -105,7 +105,7 @@ def given(data: Any, shapes: Shapes | None, generated: Callable[[], Generated]) 
 
 
 def read_inputs(data: Any) -> list[dict[str, Any]]:
-    """The user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
+    """Returns the user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
 
     Raises:
         ArgumentError: the data is none of these.
@@ -152,7 +152,7 @@ def fits(asked: Asked, shape: Sequence[int]) -> bool:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file by name.
+    """Returns the arrays of an ``.npz`` file by name.
 
     Raises:
         ArgumentError: the file is not one.
@@ -176,6 +176,6 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def described(feed: Mapping[str, Any]) -> dict[str, str]:
-    """The dtype and shape of each input: ``{"x": "float32[1, 3, 64, 64]"}``."""
+    """Returns the dtype and shape of each input: ``{"x": "float32[1, 3, 64, 64]"}``."""
     arrays = {name: np.asarray(array) for name, array in feed.items()}
     return {name: f"{array.dtype}{list(array.shape)}" for name, array in arrays.items()}

@@ -140,7 +140,7 @@ def rewrite(
 
 
 def _no_gain(done: Rewritten, provider: str | None) -> str:
-    """Why a rewritten model gains nothing, in one line; empty if it gains something."""
+    """Returns why a rewritten model gains nothing, in one line; empty if it gains something."""
     total, more = done.record.summary, done.bytes_after - done.bytes_before
     if more > 0:
         return f"the tensors of the rewritten model have {more:,} bytes more: {_TWICE}"

@@ -212,7 +212,7 @@ class Writer:
                 copy.values.CopyFrom(stored)
 
     def _stored(self, tensor: Any, value: int | None) -> Iterator[Any]:
-        """A tensor of an initializer, once for each precision in which it is read."""
+        """Yields a tensor of an initializer, once for each precision in which it is read."""
         if value is None or value not in self._built.constants:
             yield self._storage.kept(tensor)
             return
@@ -332,7 +332,7 @@ def _other(paint: Paint) -> Paint:
 
 
 def _called(name: str, tensor: Any) -> Any:
-    """A tensor under a name; a copy if it has another one."""
+    """Returns a tensor under a name; a copy if it has another one."""
     if tensor.name == name:
         return tensor
     made = ONNX.TensorProto()

@@ -97,7 +97,7 @@ def compare(
 def _values(
     source: files.Source, model: ModelProto, feed: Mapping[str, Any], outputs: Sequence[str]
 ) -> dict[str, Any]:
-    """Every float value of the outermost graph, and the results."""
+    """Returns every float value of the outermost graph, and the results."""
     made, names = with_all_values(model)
     opened = running.session(made, folder=source.folder)
     asked = list(dict.fromkeys([*names, *outputs]))

@@ -24,7 +24,7 @@ _ONCE = "duotone/once/"
 
 
 def with_all_values(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Side, ...]]]:
-    """A model that also returns the float values of its outermost graph.
+    """Returns a model that also returns the float values of its outermost graph.
 
     Returns:
         The model, and the sides of each such value, as ONNX infers them: a size, a name, or
@@ -46,7 +46,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Side
 
 
 def rounded(model: ModelProto) -> ModelProto | None:
-    """A copy of a model in which the runtime rounds every half value, in nested graphs too.
+    """Returns a copy of a model in which the runtime rounds every half value, in nested graphs too.
 
     Returns:
         The model; ``None`` if ONNX infers no types, so that the half values are not known.
@@ -82,13 +82,13 @@ def _identity(operand: str, result: str) -> NodeProto:
 
 
 def _types(graph: GraphProto | None) -> dict[str, TensorType]:
-    """The tensor types of a graph's values by name; none if nothing was inferred."""
+    """Returns the tensor types of a graph's values by name; none if nothing was inferred."""
     values = () if graph is None else (*graph.value_info, *graph.output)
     return {v.name: v.type.tensor_type for v in values if v.type.HasField("tensor_type")}
 
 
 def sides_of(type_: TensorType) -> tuple[Side, ...]:
-    """The sides of a tensor type: a size, a name, or ``None``."""
+    """Returns the sides of a tensor type: a size, a name, or ``None``."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
         for dim in type_.shape.dim

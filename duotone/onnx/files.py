@@ -109,7 +109,7 @@ def naming(source: Source) -> Iterator[None]:
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
-    """All initializers, sparse ones too, and tensors of attributes, including nested graphs."""
+    """Yields initializers, sparse ones too, and tensors of attributes, including nested graphs."""
     if depth > DEEPEST:
         raise OnnxError(f"graphs are nested more than {DEEPEST} deep.")
     yield from graph.initializer

@@ -41,7 +41,7 @@ class _State:
 
 
 def without_invariants(model: ModelProto) -> ModelProto:
-    """The model, whose loops read from outside what they do not change.
+    """Returns the model, whose loops read from outside what they do not change.
 
     Args:
         model: a model with inlined functions; it is not changed.
@@ -58,7 +58,7 @@ def without_invariants(model: ModelProto) -> ModelProto:
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of all graphs inside."""
+    """Yields the nodes of a graph and of all graphs inside."""
     for node in graph.node:
         yield node
         for inner in graphs_in(node):
@@ -93,7 +93,7 @@ def _copy(node: NodeProto) -> NodeProto:
 
 
 def _unchanged(node: NodeProto, model: ModelProto) -> list[_State]:
-    """The states of a loop that no iteration changes; none for another node."""
+    """Returns the states of a loop that no iteration changes; none for another node."""
     first = _first_state(node, model)
     if first is None:
         return []
@@ -119,7 +119,7 @@ def _unchanged(node: NodeProto, model: ModelProto) -> list[_State]:
 
 
 def _names_in(graph: GraphProto) -> Iterator[str]:
-    """The names that a graph and those inside define."""
+    """Yields the names that a graph and those inside define."""
     yield from (value.name for value in (*graph.input, *graph.initializer))
     for node in graph.node:
         yield from node.output
@@ -128,7 +128,7 @@ def _names_in(graph: GraphProto) -> Iterator[str]:
 
 
 def _first_state(node: NodeProto, model: ModelProto) -> int | None:
-    """The slot of a loop's first state among its operands; ``None`` for another node."""
+    """Returns the slot of a loop's first state among its operands; ``None`` for another node."""
     if node.domain not in _ONNX or len(graphs_in(node)) != 1:
         return None
     if node.op_type == "Scan" and _opset(model) >= 9:

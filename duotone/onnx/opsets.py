@@ -23,13 +23,13 @@ own in ONNX's domain (``SimplifiedLayerNormalization``), so that not every unkno
 
 
 def newest() -> int:
-    """The newest opset that the installed ``onnx`` knows."""
+    """Returns the newest opset that the installed ``onnx`` knows."""
     return int(ONNX.defs.onnx_opset_version())
 
 
 @functools.cache
 def _operations() -> list[str]:
-    """The names of ONNX's own operations."""
+    """Returns the names of ONNX's own operations."""
     return sorted({found.name for found in ONNX.defs.get_all_schemas() if not found.domain})
 
 
@@ -81,7 +81,7 @@ def say_newer(built: Built, half: HalfType, opset: int) -> None:
 
 
 def _first_with(operation: str, half: str, opset: int) -> int:
-    """The first opset after ``opset`` in which an operation takes half; 0 for none."""
+    """Returns the first opset after ``opset`` in which an operation takes half; 0 for none."""
     for number in range(opset + 1, newest() + 1):
         found = signature(operation, "", number)
         if found is not None and any(half in types for types in found.allowed.values()):
@@ -90,7 +90,7 @@ def _first_with(operation: str, half: str, opset: int) -> int:
 
 
 def converted(model: ModelProto, opset: int) -> ModelProto:
-    """A model in another opset, by ONNX's own converter.
+    """Returns a model in another opset, by ONNX's own converter.
 
     Args:
         model: the model; it is not changed.

@@ -146,7 +146,7 @@ def _say_ignored(policy: Policy) -> None:
     if fields:
         logger.warning(
             "ignored for an ONNX model, from the policy or the environment (DUOTONE_..., its "
-            "policy file): %s. Environment variables, in the documentation, has what holds.",
+            "policy file): %s. The documentation lists what applies (Environment variables).",
             ", ".join(fields),
         )
 

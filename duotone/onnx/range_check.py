@@ -60,7 +60,7 @@ class RangeCheck:
     declined: str = ""
 
     def __str__(self) -> str:
-        """One line: the operations at each scale that do not leave the range at a smaller one."""
+        """Returns a line: the operations at each scale that stay in range at a smaller one."""
         if self.declined:
             return f"range check: not done, {self.declined}"
         runs = f"({plural(len(self.outside), 'run')}, {self.seconds:.1f} s)"
@@ -123,7 +123,7 @@ def check_range(model: Any, done: Rewritten) -> RangeCheck:
 
 
 def _why_not(done: Rewritten) -> str:
-    """Why a model is not run; empty if it may be."""
+    """Returns why a model is not run; empty if it may be."""
     if done.bytes_before > LARGEST_MODEL:
         return f"since its tensors have more than {LARGEST_MODEL // 2**20} MB"
     if sum(operation.flops for operation in done.record.operations) > MOST_FLOPS:
@@ -132,7 +132,7 @@ def _why_not(done: Rewritten) -> str:
 
 
 def _outside(source: files.Source, record: Record) -> dict[int, tuple[str, ...]]:
-    """The operations outside the range, by scale."""
+    """Returns the operations outside the range, by scale."""
     source = dataclasses.replace(source, model=inlined(source.model))
     makers = _makers_of_halves(source.model, record)
     feed = running.inputs_for(source).feed
@@ -157,7 +157,7 @@ def _overflows(seen: Measured, selected: Collection[float]) -> bool:
 
 
 def _large_constants(source: files.Source) -> set[float]:
-    """The sizes of constants that are too large for half: masks."""
+    """Returns the sizes of constants that are too large for half: masks."""
     tensors = [
         *files.tensors(source.model.graph),
         *filter(None, map(as_tensor, source.model.graph.node)),
@@ -167,7 +167,7 @@ def _large_constants(source: files.Source) -> set[float]:
 
 
 def _makers_of_halves(model: ModelProto, record: Record) -> dict[str, str]:
-    """The values that operations store or read in half, and the operation that makes each."""
+    """Returns values that operations store or read in half, and the operation that makes each."""
     half = {operation.source for operation in record.operations if operation.paint == "half"}
     makers: dict[str, str] = {}
     touched: set[str] = set()
@@ -192,7 +192,7 @@ def _scaled(feed: Mapping[str, np.ndarray], scale: int) -> dict[str, np.ndarray]
 
 
 def _of_size(array: np.ndarray, scale: int) -> np.ndarray:
-    """An array whose largest element is ``scale``, or the largest that its dtype holds."""
+    """Returns an array whose largest element is ``scale``, or the largest that its dtype holds."""
     largest = scale if array.dtype.kind == "f" else min(scale, np.iinfo(array.dtype).max)
     peak = float(np.max(np.abs(array.astype(np.float32)))) or 1.0
     return (array.astype(np.float32) * (largest / peak)).astype(array.dtype)

@@ -35,7 +35,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def session(model: ModelProto | Path, *, folder: Path | None = None, optimize: bool = False) -> Any:
-    """A session of ONNX Runtime on the CPU.
+    """Returns a session of ONNX Runtime on the CPU.
 
     Args:
         model: a file, or a message.
@@ -104,7 +104,7 @@ def inputs_for(source: files.Source, *, seed: int = 0, shapes: Shapes | None = N
 
 
 def asked_by(opened: Any) -> list[Asked]:
-    """The inputs that a session asks for."""
+    """Returns the inputs that a session asks for."""
     return [
         Asked(one.name, _NUMPY.get(one.type), tuple(one.shape), one.type)
         for one in opened.get_inputs()

@@ -69,4 +69,4 @@ def _walk(graph: GraphProto, outer: MutableMapping[str, str], opsets: Mapping[st
     for value in graph.output:
         dtype = known[value.name]
         if NO_DTYPE not in (dtype, said.get(value.name, NO_DTYPE)) and dtype != said[value.name]:
-            raise OnnxError(f"the result {value.name!r} is {dtype} and said {said[value.name]}.")
+            raise OnnxError(f"the result {value.name!r} is {dtype}, not {said[value.name]}.")

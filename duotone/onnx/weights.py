@@ -93,7 +93,7 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
         OnnxError: it has fewer or more, or its external data does not exist.
     """
     if tensor.data_type not in DTYPES:
-        raise OnnxError(f"tensor {tensor.name!r} has the element type {tensor.data_type}: none.")
+        raise OnnxError(f"tensor {tensor.name!r} has no known element type: {tensor.data_type}.")
     if any(size < 0 for size in tensor.dims):
         raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
     if is_external(tensor):
@@ -134,7 +134,7 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 
 def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()) -> Magnitude:
-    """The magnitude of the elements of a float32 tensor.
+    """Returns the magnitude of the elements of a float32 tensor.
 
     Args:
         tensor: the tensor, or the elements of a sparse one that it stores.

@@ -301,7 +301,7 @@ _ON_NO_LIST = [
     *_fixed("complex real imag conj fft", "complex numbers have no half form", "linear"),
     *_fixed(
         "pure_callback io_callback debug_callback debug_print",
-        "host code gets the values that its author wrote it for",
+        "host code expects the values of the original program",
         "undescribed",
     ),
     *_fixed("bitcast_convert_type", "reads the bits of float32"),

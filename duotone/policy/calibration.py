@@ -1,4 +1,4 @@
-"""Calibration: what the values of a function were on sample data, as a record that can be kept.
+"""Calibration: the ranges of a function's values on sample data, as a record to save.
 
 :func:`duotone.calibrate` measures; a :class:`Calibration` holds the result, is saved to and loaded
 from a JSON file, and is given to ``autocast(fn, calibration=...)`` or

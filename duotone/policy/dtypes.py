@@ -36,7 +36,7 @@ def canonical(name: str) -> str:
 
 
 def near_half(name: str) -> str:
-    """Returns the half type that a name is most like; empty if it is like none.
+    """Returns the half type whose name is most similar; empty if none is.
 
     Example:
         >>> near_half("mixed_float16"), near_half("mixed_bfloat16"), near_half("int8")

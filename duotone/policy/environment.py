@@ -197,7 +197,7 @@ def _some_of(field: str) -> Variable:
         entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
         for entry in sorted(entries.difference(known)):
             (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
-            problem = f"{entry!r} is none of the {kind}, {near!r} is the nearest"
+            problem = f"{entry!r} is not one of the {kind}; {near!r} is the nearest"
             raise environment_error(name, value, problem, takes)
         return entries
 

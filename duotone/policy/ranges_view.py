@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from duotone.graph.graph import HALF_TYPES
 from duotone.precision.ranges.refine import MOSTLY_SMALL
+from duotone.text.columns import plain
 from duotone.text.numbers import add_row
 
 _FLOAT16 = HALF_TYPES["float16"]
@@ -124,7 +124,4 @@ def _share(share: float) -> str:
 def render(title: str, values: Sequence[Range]) -> str:
     """Returns :func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
     width = max(shutil.get_terminal_size().columns, _WIDTH)
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table(title, values, width))
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip("\n").splitlines())
+    return "\n".join(map(str.rstrip, plain(table(title, values, width), width).splitlines()))

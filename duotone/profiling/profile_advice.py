@@ -66,19 +66,17 @@ def _waits(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
 
 
 def _full(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
-    total = sum(s.seconds for s in sums)
     full = [s for s in sums if s.eligible and _is_full(s) and s.uses is not True]
-    spent = sum(s.seconds for s in full)
-    if record.summary.platform == "GPU" and spent > _PART * total:
+    share = _share(full, sums)
+    if record.summary.platform == "GPU" and share > _PART:
         yield (
-            f"{spent / total:.0%} of the time is in float32 dots and convolutions without Tensor "
+            f"{share:.0%} of the time is in float32 dots and convolutions without Tensor "
             f"Cores, first {_in_words(full[0])}: duotone.autocast makes them half, or "
             "Policy(float32_math='tf32')."
         )
 
 
 def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
-    total = sum(s.seconds for s in sums)
     uneven = [
         s
         for s in sums
@@ -88,10 +86,10 @@ def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
         and not _is_full(s)
         and any(product.uneven for product in s.fact.products)
     ]
-    spent = sum(s.seconds for s in uneven)
-    if record.summary.platform == "GPU" and spent > _PART * total:
+    share = _share(uneven, sums)
+    if record.summary.platform == "GPU" and share > _PART:
         yield (
-            f"{spent / total:.0%} of the time is in half dots and convolutions without Tensor "
+            f"{share:.0%} of the time is in half dots and convolutions without Tensor "
             f"Cores, with sides that are not multiples of 8, first {_in_words(uneven[0])}: pad "
             "them."
         )
@@ -99,25 +97,29 @@ def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
 
 def _casts(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
     del record
-    total = sum(s.seconds for s in sums)
     casts = [s for s in sums if s.fact and s.fact.only_casts]
-    spent = sum(s.seconds for s in casts)
-    if spent > _PART * total:
+    share = _share(casts, sums)
+    if share > _PART:
         yield (
-            f"{spent / total:.0%} of the time is in kernels that only cast, first "
+            f"{share:.0%} of the time is in kernels that only cast, first "
             f"{_in_words(casts[0])}: `duotone explain` shows what needs both dtypes there."
         )
 
 
 def _copies(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
-    total = sum(s.seconds for s in sums)
     copies = [s for s in sums if s.kind.kernel in ("MemcpyH2D", "MemcpyD2H")]
-    spent = sum(s.seconds for s in copies)
-    if record.summary.platform == "GPU" and spent > _PART * total:
+    share = _share(copies, sums)
+    if record.summary.platform == "GPU" and share > _PART:
         yield (
-            f"{spent / total:.0%} of the time is in copies between host and device: keep state on "
+            f"{share:.0%} of the time is in copies between host and device: keep state on "
             "the device, and load data ahead."
         )
+
+
+def _share(chosen: Sequence[Sum], sums: Sequence[Sum]) -> float:
+    """Returns the share of the time of all operations that the chosen ones take."""
+    total = sum(s.seconds for s in sums)
+    return sum(s.seconds for s in chosen) / total if total else 0.0
 
 
 def _is_full(one: Sum) -> bool:

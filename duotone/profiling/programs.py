@@ -146,7 +146,7 @@ def _fact(
     scope, primitive = scope_and_primitive(named.source)
     config = backend_config(instruction)
     return Fact(
-        kind=_kind(instruction, bool(dots)),
+        kind=instruction.kind(bool(dots)),
         scope=scope,
         primitive=primitive,
         source=source(named.attributes),
@@ -183,14 +183,6 @@ def _products(
         for nested in program.computations[name].instructions.values()
         for product in _products(nested, program.computations[name], program)
     ]
-
-
-def _kind(instruction: Instruction, has_dots: bool) -> str:
-    if instruction.opcode == "fusion" and has_dots:
-        return "fusion(dot)"
-    if instruction.opcode == "custom-call":
-        return instruction.target or "custom-call"
-    return instruction.opcode
 
 
 def _dtype(instruction: Instruction) -> str:

@@ -258,7 +258,7 @@ def _counted(
         chosen = {n for n in numbers if first <= n <= last}
         if chosen:
             if last > numbers[-1]:
-                notes.append(f"iteration {last} never came: the last one is {numbers[-1]}")
+                notes.append(f"there is no iteration {last}: the last one is {numbers[-1]}")
             return chosen, notes
         asked = f"{first} on" if iter_stop is None else f"{first} to {iter_stop}"
         notes.append(

@@ -68,7 +68,7 @@ class StuckAlarm:
         self._rung = True
         logger.warning(
             "%s in a row %s skipped with the loss scale at its smallest, %g: the gradients "
-            "are not finite for a reason that scaling cannot mend, and nothing is learnt. %s"
+            "are not finite for a reason that scaling cannot fix, and nothing is learnt. %s"
             "duotone.blame(step, ...) with the arguments of one step names the operation. "
             "Look for NaN in the inputs and parameters; run the step without duotone; read "
             "duotone.explain(step, ...) with the arguments of one step, which shows what is half "
@@ -128,7 +128,7 @@ class StuckAlarm:
         self._warned_of_some = True
         logger.warning(
             "%d steps were skipped and the loss scale can fall no more, it is %g: some batches "
-            "give gradients that are not finite for a reason that scaling cannot mend. %s"
+            "give gradients that are not finite for a reason that scaling cannot fix. %s"
             "duotone.blame(step, ...) with the arguments of such a step names the operation.",
             reading.skipped_steps,
             reading.loss_scale,

@@ -61,7 +61,7 @@ def keep_calls(graph: GraphDef) -> Marks:
 
 
 def loop_bodies(graph: GraphDef) -> dict[str, frozenset[int]]:
-    """The functions that are the bodies of loops.
+    """Returns the functions that are the bodies of loops.
 
     Args:
         graph: a GraphDef.
@@ -81,7 +81,7 @@ def loop_bodies(graph: GraphDef) -> dict[str, frozenset[int]]:
 
 
 def _read_arguments(function: Any) -> set[int]:
-    """The numbers of the arguments on which the results of a function depend."""
+    """Returns the numbers of the arguments on which the results of a function depend."""
     reads = {node.name: [node_of(text) for text in node.input] for node in function.node_def}
     names = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
     queue = [node_of(text) for text in function.ret.values()]

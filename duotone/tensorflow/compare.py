@@ -91,7 +91,7 @@ def _generated(
 def _values(
     source: files.GraphFile, loaded: Loaded, feed: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
-    """Every float value and the results, by name; only the results if no others can be returned."""
+    """Returns every float value and the results, by name, or only the results."""
     tensors = {**loaded.values, **loaded.outputs}
     feed = inputs.fitted(loaded.asked, feed)
     try:

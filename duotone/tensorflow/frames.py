@@ -35,7 +35,7 @@ class Frames:
 
 
 def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
-    """The frames of a graph.
+    """Returns the frames of a graph.
 
     Args:
         units: of the graph.

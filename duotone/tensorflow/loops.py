@@ -24,7 +24,7 @@ def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> Non
         journal: the journal of the passes so far; changes are appended.
 
     Raises:
-        GraphDefError: see the module.
+        GraphDefError: an op other than Merge reads a NextIteration.
     """
     for position, node in enumerate(units.nodes):
         if node.op != "NextIteration":

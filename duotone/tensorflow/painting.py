@@ -53,7 +53,7 @@ _UNSAFE = frozenset({Rule.CONSTANT, *SAFETY_RULES}) - {Rule.DEVICE, Rule.RANGE}
 
 
 def find_unsafe(facts: Facts) -> dict[int, Reason]:
-    """The units that duotone's safety rules keep float32, with their reasons.
+    """Returns the units that duotone's safety rules keep float32, with their reasons.
 
     Args:
         facts: the units, with the policy as duotone's painter takes it. TensorFlow's painter adds

@@ -65,7 +65,7 @@ class Ports:
         return index
 
     def operand(self, source: tuple[int, int]) -> int:
-        """The value of a node's port, which may not have been read yet."""
+        """Returns the value of a node's port, which may not have been read yet."""
         found = self.found.get(source)
         return self.add(*source) if found is None else found
 
@@ -86,7 +86,7 @@ class Ports:
                 self.values[operand.index] = dataclasses.replace(operand, size=result.size)
 
     def _known_of(self, position: int, port: int) -> tuple[str, Shape, int]:
-        """The dtype, shape and size of a port; nothing is known of elements in a list."""
+        """Returns the dtype, shape and size of a port; nothing is known of elements in a list."""
         if port == ELEMENTS:
             return FULL_DTYPE, None, 1
         port = max(port, 0)
@@ -96,7 +96,7 @@ class Ports:
         return dtype, shape, self._size(position, port, shape)
 
     def _size(self, position: int, port: int, shape: Shape) -> int:
-        """The number of elements, guessed where a side is unknown."""
+        """Returns the number of elements, guessed where a side is unknown."""
         known = count_elements(shape)
         if known is None or shape is None or None in shape:
             return self._sizes(position, port) or 1

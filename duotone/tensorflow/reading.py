@@ -140,7 +140,7 @@ class _Reader:
         return ReadGraph(graph, self.units, self.constants, self.lists)
 
     def _bodies(self) -> list[Body]:
-        """The bodies, with the values that decide whether a loop goes on."""
+        """Returns the bodies, with the values that decide whether a loop goes on."""
         bodies = list(self.frames.bodies)
         for position, node in enumerate(self.source.nodes):
             if node.op == "LoopCond":
@@ -209,7 +209,7 @@ class _Reader:
         return facts.is_processed(unit) and facts.is_float(unit) and facts.can_be_half(unit)
 
     def _read(self, position: int, slot: int) -> _Slot:
-        """The value that an input reads, and the unit of the input."""
+        """Returns the value that an input reads, and the unit of the input."""
         value = self.ports.operand(self.source.sources[position][slot])
         return value, self.source.inputs[position][slot]
 
@@ -234,7 +234,7 @@ class _Reader:
         self._append(position, node.op, row, reads, makes, attributes_of(node, slots))
 
     def _read_elements(self, position: int) -> Iterable[_Slot]:
-        """The elements that the writers of a list put into it, as operands of a reader."""
+        """Returns the elements that the writers of a list put into it, as operands of a reader."""
         for unit in self.source.of_node[position]:
             for writer in self.writers.get(unit, ()):
                 yield self.ports.operand((self.source.node[writer], ELEMENTS)), unit

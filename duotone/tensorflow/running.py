@@ -75,12 +75,12 @@ class Loaded:
 
 
 def sides(tensor: Tensor) -> tuple[int | None, ...]:
-    """The sides of a tensor, ``None`` where one is open; none if its rank is not known."""
+    """Returns the sides of a tensor, ``None`` where one is open; none if its rank is not known."""
     return () if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _numpy(tensor: Tensor) -> Any:
-    """The NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
+    """Returns the NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
     dtype = tensor.dtype
     return dtype.as_numpy_dtype if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
 
@@ -112,7 +112,7 @@ def _without_warnings(tf: Any) -> Iterator[None]:
 
 
 def _saved_model(tf: Any, source: GraphFile) -> Loaded:
-    """The serving signature of a SavedModel, or its first by name, with variables as constants."""
+    """Returns a SavedModel's serving signature, or its first, with variables as constants."""
     freeze = importlib.import_module(_FREEZING).convert_variables_to_constants_from_session_graph
     tags = list(source.meta_graphs()[0].meta_info_def.tags)
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
@@ -128,7 +128,7 @@ def _saved_model(tf: Any, source: GraphFile) -> Loaded:
 
 
 def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
-    """The serving signature, or the first by name.
+    """Returns the serving signature, or the first by name.
 
     Raises:
         GraphDefError: there is none.
@@ -140,7 +140,7 @@ def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
 
 
 def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
-    """A graph from its placeholders to the nodes that nothing reads.
+    """Returns a graph from its placeholders to the nodes that nothing reads.
 
     Raises:
         GraphDefError: a node is a variable, or a placeholder for one.
@@ -170,7 +170,7 @@ def _loaded(tf: Any, graph: Any, inputs: Mapping[str, str], outputs: Mapping[str
 
 
 def _unread(graph: Any) -> list[Tensor]:
-    """The tensors of the nodes that nothing reads."""
+    """Returns the tensors of the nodes that nothing reads."""
     return [
         tensor
         for node in graph.get_operations()
@@ -188,7 +188,7 @@ def _imported(tf: Any, graph_def: Any) -> Any:
 
 
 def _inlined(tf: Any, graph: Any, results: Sequence[str]) -> Any:
-    """The GraphDef of a graph whose calls of functions are replaced by their nodes."""
+    """Returns the GraphDef of a graph whose calls of functions are replaced by their nodes."""
     with graph.as_default():
         meta_graph = tf.compat.v1.train.export_meta_graph(graph=graph)
     meta_graph.collection_def["train_op"].node_list.value.extend(results)
@@ -221,7 +221,7 @@ def run(loaded: Loaded, tensors: Sequence[Tensor], feed: Mapping[str, Any]) -> l
 
 @contextlib.contextmanager
 def explained(source: GraphFile, action: str) -> Iterator[None]:
-    """A context that turns TensorFlow's errors into one line.
+    """Yields a context that turns TensorFlow's errors into one line.
 
     Args:
         source: the file.
@@ -241,7 +241,7 @@ def explained(source: GraphFile, action: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """An error of TensorFlow in one line of bounded length."""
+    """Returns an error of TensorFlow in one line of bounded length."""
     text = " ".join(str(error).split()) or type(error).__name__
     missing = _NO_KERNEL.search(text)
     if missing:

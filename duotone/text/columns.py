@@ -71,9 +71,9 @@ def ending(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[1 - width :]}"
 
 
-def plain(view: Any) -> str:
-    """Renders a rich renderable as plain text in the width of the terminal."""
-    width = shutil.get_terminal_size().columns
+def plain(view: Any, width: int | None = None) -> str:
+    """Renders a rich renderable as plain text, by default in the width of the terminal."""
+    width = width or shutil.get_terminal_size().columns
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(view)
     assert isinstance(console.file, io.StringIO)

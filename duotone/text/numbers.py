@@ -33,7 +33,7 @@ def add_row(view: Table, *cells: str | Text) -> None:
 
 
 def json_number(value: float) -> float | str:
-    """A number as JSON may have it; ``"NaN"``, ``"Infinity"`` or ``"-Infinity"`` if not finite."""
+    """Returns a number as JSON, or ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -110,7 +110,7 @@ def test_a_compiled_step_heals_and_a_resumed_run_need_not(plant: Any, caplog: An
     assert not np.isfinite(training.run(3))
     assert not bool(training.state.last_finite)
     before = jax.tree.map(np.asarray, training.params)
-    assert not np.isfinite(training.run(1))  # beside its reference
+    assert not np.isfinite(training.run(1))  # next to its reference
     assert np.isfinite(training.run(12))  # in which the loss scale may come down
     assert bool(training.state.last_finite)
     assert training.traces == 3
@@ -364,7 +364,7 @@ def test_nnx(plant: Any) -> None:
     assert resumed.pins == opt.pins
 
 
-def test_who_has_no_optimizer_is_told_to_wrap_one() -> None:
+def test_who_has_no_optimizer_is_reported_to_wrap_one() -> None:
     for make in (duotone.autocast, duotone.grad, duotone.value_and_grad):
         with pytest.raises(ArgumentError, match="Wrap the optimizer"):
             make(jnp.sum, policy=HEAL)

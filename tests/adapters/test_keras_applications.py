@@ -115,13 +115,13 @@ def test_batches_are_preprocessed_as_the_architecture_asks():
     assert np.any(raw != bench.batch_of(SAME, 33, 1)[0])
 
 
-def test_the_settled_start_differs_in_batch_normalisations_only():
+def test_the_shifted_start_differs_in_batch_normalisations_only():
     model = small()
     starts = bench.starts_of(model)
     changed = {
         variable.path: (old.flat[0], new.flat[0])
         for variable, old, new in zip(
-            model.variables, starts["initial"], starts["settled"], strict=True
+            model.variables, starts["initial"], starts["shifted"], strict=True
         )
         if np.any(old != new)
     }
@@ -211,7 +211,7 @@ def test_skipped_steps_are_counted_and_leave_no_trace(way):
     starts = bench.starts_of(model)
     images, labels = bench.batch_of(SAME, 8, 0)
     plain = bench.Step(model, keras.optimizers.SGD(1.0, momentum=0.5))
-    expected, _ = plain.run(starts["settled"], (images, labels))
+    expected, _ = plain.run(starts["shifted"], (images, labels))
     exact = list(plain.gradients())
     # A scale from which every gradient overflows at first.
     if way == "duotone":
@@ -224,12 +224,12 @@ def test_skipped_steps_are_counted_and_leave_no_trace(way):
         inner = keras.optimizers.SGD(1.0, momentum=0.5)
         scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**24)
     step = bench.Step(model, scaled)
-    loss, skipped = step.run(starts["settled"], (images, labels))
+    loss, skipped = step.run(starts["shifted"], (images, labels))
     assert skipped > 0
     assert loss == pytest.approx(expected, rel=8 * bench.HALF_TYPES["float16"])
     error = bench.relative(bench.squares(step.gradients(), exact).sum(0))
     assert 0 < error < 16 * bench.HALF_TYPES["float16"]
-    _, skipped = step.run(starts["settled"], (images, labels))
+    _, skipped = step.run(starts["shifted"], (images, labels))
     assert skipped == 0, "the scale stays where it was found"
 
 
@@ -300,21 +300,21 @@ def _data(records):
 
 PASS = [
     {},
-    {"duotone__settled__gradient": 0.0156},
-    {"duotone__settled__gradient": 0.124, "by_hand__settled__gradient": 0.1},
-    {"duotone__settled__lost": 5, "by_hand__settled__lost": 3},
+    {"duotone__shifted__gradient": 0.0156},
+    {"duotone__shifted__gradient": 0.124, "by_hand__shifted__gradient": 0.1},
+    {"duotone__shifted__lost": 5, "by_hand__shifted__lost": 3},
     {"duotone__initial__gradient": 1.2, "by_hand__initial__gradient": 1.0},
-    {"by_hand__settled__gradient": math.nan, "by_hand__initial__gradient": math.nan},
+    {"by_hand__shifted__gradient": math.nan, "by_hand__initial__gradient": math.nan},
 ]
 FAIL = [
     {"half": 8},
-    {"duotone__settled__loss": 0.01},
-    {"duotone__settled__loss": math.nan},
-    {"duotone__settled__gradient": 0.016},
-    {"duotone__settled__gradient": 0.126, "by_hand__settled__gradient": 0.1},
-    {"duotone__settled__lost": 6, "by_hand__settled__lost": 3},
-    {"duotone__settled__gradient": 1.0, "by_hand__settled__gradient": 1.0},  # of zeros
-    {"duotone__settled__gradient": math.nan, "by_hand__settled__gradient": math.nan},
+    {"duotone__shifted__loss": 0.01},
+    {"duotone__shifted__loss": math.nan},
+    {"duotone__shifted__gradient": 0.016},
+    {"duotone__shifted__gradient": 0.126, "by_hand__shifted__gradient": 0.1},
+    {"duotone__shifted__lost": 6, "by_hand__shifted__lost": 3},
+    {"duotone__shifted__gradient": 1.0, "by_hand__shifted__gradient": 1.0},  # of zeros
+    {"duotone__shifted__gradient": math.nan, "by_hand__shifted__gradient": math.nan},
     {"duotone__initial__gradient": 1.26, "by_hand__initial__gradient": 1.0},
     {"duotone__initial__gradient": 0.02, "by_hand__initial__gradient": math.nan},
 ]
@@ -337,7 +337,7 @@ def test_out_of_limits(changes):
 
 
 def test_the_page_says_what_was_needed_and_what_crashed():
-    by_hand = {"duotone__settled__gradient": 0.02, "by_hand__settled__gradient": 0.02}
+    by_hand = {"duotone__shifted__gradient": 0.02, "by_hand__shifted__gradient": 0.02}
     records = {
         "Late": {"error": "not done after 9 s"},
         "Large": record_of(**by_hand) | {"parameters": 9e9},
@@ -411,7 +411,7 @@ def test_a_failure_is_the_exit_status_and_is_tried_again(files, capsys):
     assert files == ["B", "A", "B", "C"], "nothing is left to do"
 
 
-def test_what_is_missing_is_said(files, capsys):
+def test_what_is_missing_is_reported(files, capsys):
     assert script.main(["--only", "C"]) == 0
     assert "**1 of 3 pass; not measured yet: A, B.**" in script.PAGE.read_text()
     bar = json.loads(script.RECORDS.read_text())["bars"][0]
@@ -439,7 +439,7 @@ def test_the_committed_page_is_of_the_committed_records_and_nothing_fails():
         assert [n for n in bench.architectures() if n not in script.PAGE.read_text()] == []
 
 
-OUT_OF_LIMIT = {"duotone__settled__gradient": 0.016}
+OUT_OF_LIMIT = {"duotone__shifted__gradient": 0.016}
 
 
 @pytest.mark.parametrize("more", [{}, OUT_OF_LIMIT], ids=["more pass", "more fail too"])

@@ -444,7 +444,7 @@ def test_more_bad_arguments():
         optimizer.minimize(3, model)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentTypeError, match="must have init and update"):
         made(3, dtype="float16")
-    with pytest.raises(ArgumentError, match="which the parameters have not"):
+    with pytest.raises(ArgumentError, match="which the parameters do not have"):
         optimizer.update(model, nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Param))
 
 

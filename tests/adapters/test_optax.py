@@ -188,7 +188,7 @@ def test_a_copy_works(again):
 
 
 def test_it_comes_through_being_taken_apart_as_a_pytree():
-    """Catches: an optimizer whose settings live beside the tuple; Equinox modules lose them."""
+    """Catches: an optimizer whose settings live next to the tuple; Equinox modules lose them."""
     tx = enable(optax.sgd(0.5), 8)
     leaves, structure = jax.tree.flatten(tx)
     again = jax.tree.unflatten(structure, leaves)

@@ -34,7 +34,7 @@ class Fault:
     Attributes:
         kind: of the first finding.
         step: the step and its arguments.
-        word: what stands in the finding or its remedy.
+        word: a word of the finding or its remedy.
         options: of ``duotone.advise``.
         x64: whether JAX has 64 bits.
     """

@@ -54,7 +54,7 @@ def test_a_clean_step_is_left_in_peace(name, target):
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_each_check_finds_something_of_its_own(check, monkeypatch):
-    """Without it some planted fault is not found: none stands idle."""
+    """Every check finds a planted fault that no other check finds."""
     from duotone.advising.checks import all_checks as registry
 
     kinds = {line.split("``")[1] for line in [check.__doc__]}
@@ -249,7 +249,7 @@ def test_data_and_views():
         ((jnp.sin, f32(8)), {"weights": 1}, ArgumentError, r"functools.partial\(fn, weights"),
     ],
 )
-def test_what_is_wrong_is_said(arguments, options, error, message):
+def test_what_is_wrong_is_reported(arguments, options, error, message):
     with pytest.raises(error, match=message):
         duotone.advise(*arguments, **options)
 

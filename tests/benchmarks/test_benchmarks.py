@@ -75,7 +75,7 @@ def test_inputs_are_finite_and_of_their_shape(inputs):
     assert bool(jnp.isfinite(drawn).all())
 
 
-def test_cross_entropy_is_calculated_in_float32():
+def test_cross_entropy_is_computed_in_float32():
     logits = jnp.asarray([[9.0, 0.0], [0.0, 9.0]], jnp.float16)
     loss = cross_entropy(logits, jnp.asarray([0, 0]))
     assert loss.dtype == jnp.float32
@@ -215,7 +215,7 @@ def test_step_cost():
     assert "residuals" in step_cost.text_of("transformer", rows)
 
 
-def test_a_result_is_written_beside_a_generated_readme(tmp_path, capsys):
+def test_a_result_is_written_next_to_a_generated_readme(tmp_path, capsys):
     bars = [_common.Bar("time", 1.0, 2.0, "s"), _common.Bar("error", math.nan, 1.0, "times")]
     result = _common.Result("x", "Is it fast?", "python -m benchmarks.x", bars, "a table", {"a": 1})
     _common.write(result, tmp_path / "results")

@@ -1,4 +1,4 @@
-"""The fuzzer sees a fault that was planted, cuts it down, and calculates as JAX does."""
+"""The fuzzer sees a fault that was planted, cuts it down, and computes as JAX does."""
 
 from __future__ import annotations
 

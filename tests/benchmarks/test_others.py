@@ -1,4 +1,4 @@
-"""The small models beside the zoo, painted and by hand; and the benchmark that compiles them."""
+"""The small models outside the zoo, painted and by hand; and the benchmark that compiles them."""
 
 from __future__ import annotations
 

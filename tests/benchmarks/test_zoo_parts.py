@@ -84,7 +84,7 @@ def test_advantages_without_a_discount_of_the_future_beyond_an_end():
     np.testing.assert_allclose(found[:, 0], [1 + 0.99 * 0.95, 1.0, 1.0], rtol=1e-6)
 
 
-def test_a_dense_place_hides_those_behind():
+def test_a_dense_place_hides_those_after_it():
     density = jnp.array([[-50.0, 50.0, 50.0]])
     precision, weights = composed(density, jnp.eye(3)[None], jnp.array([[1.0, 2.0, 3.0]]))
     np.testing.assert_allclose(weights, [[0.0, 1.0, 0.0]], atol=1e-6)

@@ -174,7 +174,7 @@ def test_underflow_is_ranked():
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-def test_overflow_by_the_loss_scale_is_told_apart(jitted):
+def test_overflow_by_the_loss_scale_is_reported_apart(jitted):
     step = duotone.value_and_grad(loss, scale=2.0**24, dtype="float16")
     step = jax.jit(step) if jitted else step
     found = duotone.blame(step, *training())
@@ -276,7 +276,7 @@ def test_through_transformations(name, inside):
     assert "planted/mul" in found.pins
 
 
-def test_what_float32_cannot_do_either_is_said():
+def test_what_float32_cannot_do_either_is_reported():
     def bad(x, w):
         with jax.named_scope("bad"):
             return jnp.log((x @ w) * 0 - 1.0)
@@ -464,7 +464,7 @@ def test_a_saturated_constant_that_is_infinite_in_float32():
 
 
 def of_biases(params, x):
-    """A bias before a mean is taken off, and one behind it: of the first, the gradient is 0."""
+    """Of a bias before a mean is subtracted, the gradient is 0; of one after it, it is not."""
     with jax.named_scope("centred"):
         h = x @ params["w"] + params["useless"][:, None]
         h = h - h.mean(1, keepdims=True)

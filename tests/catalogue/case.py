@@ -74,6 +74,22 @@ class Case:
         return self.grad_ulp if variation.startswith("grad") else self.ulp
 
 
+def cases_of(*default: Any, **settings: Any) -> Callable[..., Case]:
+    """Makes the cases of one family: ``make(name, function, transformation, *args, **fields)``.
+
+    Args:
+        *default: the arguments of a case without any of its own.
+        **settings: fields of every case, which a case may set otherwise.
+    """
+    settings = {"grad_ulp": 16.0, "ulp": 4.0, **settings}
+
+    def make(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
+        of = {"args": args or default, "transformations": (transformation,)}
+        return Case(name=name, function=function, **of, **{**settings, **fields})
+
+    return make
+
+
 def limits(
     *, grad: str = "", vmap: str = "", forced: str = "", sandwich: str = ""
 ) -> dict[str, str]:

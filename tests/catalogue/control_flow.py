@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.catalogue.case import Case, limits, reals, units
+from tests.catalogue.case import Case, cases_of, limits, reals, units
 
 X, W = reals(8, 8), units(8, 8, seed=1)
 XS = reals(5, 8, 8, seed=2)
@@ -20,15 +20,7 @@ _NO_REVERSE = limits(
 )
 
 
-def _case(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
-    fields = {"limits": _STRUCTURAL, "grad_ulp": 16.0, "ulp": 4.0, **fields}
-    return Case(
-        name=name,
-        function=function,
-        args=args or (X, W),
-        transformations=(transformation,),
-        **fields,
-    )
+_case = cases_of(X, W, limits=_STRUCTURAL)
 
 
 def _step(h: Any, x: Any, w: Any) -> Any:

@@ -10,21 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.catalogue.case import Case, integers, limits, matrix, positives, reals, symmetric, units
+from tests.catalogue.case import (
+    Case,
+    cases_of,
+    integers,
+    limits,
+    matrix,
+    positives,
+    reals,
+    symmetric,
+    units,
+)
 
 X, W = reals(8, 8), units(8, 8, seed=1)
 _STRUCTURAL = limits(forced="not an operation: a nested program")
 
 
-def _case(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
-    fields = {"grad_ulp": 16.0, "ulp": 4.0, **fields}
-    return Case(
-        name=name,
-        function=function,
-        args=args or (X, W),
-        transformations=(transformation,),
-        **fields,
-    )
+_case = cases_of(X, W)
 
 
 def _scanned(block: Any, x: Any, w: Any) -> Any:

@@ -69,7 +69,7 @@ def listed() -> frozenset[str]:
 
 
 def place_of(name: str) -> tuple[str, str]:
-    """Where a primitive stands, and why: ``("deny", reason)``, ``("fixed", …)`` …"""
+    """The list of a primitive, and why: ``("deny", reason)``, ``("fixed", …)`` …"""
     if name in FIXED:
         return "no half form", FIXED[name]
     if name in NESTED and name not in ("optimization_barrier", "device_put"):

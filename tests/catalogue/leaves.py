@@ -10,21 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.catalogue.case import NOT_DIFFERENTIABLE, Case, booleans, integers, limits, reals, units
+from tests.catalogue.case import (
+    NOT_DIFFERENTIABLE,
+    Case,
+    booleans,
+    cases_of,
+    integers,
+    limits,
+    reals,
+    units,
+)
 
 X, W = reals(3, 8), units(8, 8, seed=1)
 _NO_GRAD = limits(grad="its operands have no float32 derivative")
 
 
-def _case(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
-    fields = {"grad_ulp": 16.0, "ulp": 4.0, **fields}
-    return Case(
-        name=name,
-        function=function,
-        args=args or (X, W),
-        transformations=(transformation,),
-        **fields,
-    )
+_case = cases_of(X, W)
 
 
 class Pair(NamedTuple):

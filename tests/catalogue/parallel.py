@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from tests.catalogue.case import Case, integers, limits, reals, units
+from tests.catalogue.case import Case, cases_of, integers, limits, reals, units
 
 X, W = reals(8, 8), units(8, 8, seed=1)
 P = PartitionSpec
@@ -23,15 +23,7 @@ def _mesh(kind: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
     return jax.make_mesh((1,), ("d",), axis_types=(kind,), devices=jax.devices()[:1])
 
 
-def _case(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
-    fields = {"limits": _STRUCTURAL, "grad_ulp": 16.0, "ulp": 4.0, **fields}
-    return Case(
-        name=name,
-        function=function,
-        args=args or (X, W),
-        transformations=(transformation,),
-        **fields,
-    )
+_case = cases_of(X, W, limits=_STRUCTURAL)
 
 
 def _network(x: Any, w: Any) -> Any:
@@ -180,7 +172,7 @@ def _collective(name: str, function: Any, primitive: str, **fields: Any) -> Case
 
 _NEIGHBOURS = [(0, 0)]
 _MOVES = ("all_gather", "all_to_all", "ppermute")
-"""Collectives that calculate nothing: they move half where their neighbours are half."""
+"""Collectives that compute nothing: they move half where their neighbours are half."""
 
 
 def _collectives() -> list[Case]:

@@ -194,7 +194,7 @@ def _original(name: str, how: str) -> tuple[Traced, Callable[[], list[Any]]]:
 
 
 def _inside(jaxpr: Any) -> Any:
-    """What stands in the one ``jit`` that ``autocast`` makes."""
+    """The contents of the one ``jit`` that ``autocast`` makes."""
     (eqn,) = _jax.open_jaxpr(jaxpr).eqns
     assert eqn.params["name"] == MARKER
     return _jax.open_jaxpr(eqn.params["jaxpr"])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from tests.catalogue.case import Case, integers, limits, reals, units
+from tests.catalogue.case import Case, cases_of, integers, limits, reals, units
 
 X, W = reals(8, 8), units(8, 8, seed=1)
 
@@ -18,15 +18,7 @@ def _network(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w) @ w
 
 
-def _case(name: str, function: Any, transformation: str, *args: Any, **fields: Any) -> Case:
-    fields = {"grad_ulp": 16.0, "ulp": 4.0, **fields}
-    return Case(
-        name=name,
-        function=function,
-        args=args or (X, W),
-        transformations=(transformation,),
-        **fields,
-    )
+_case = cases_of(X, W)
 
 
 def _total(x: Any, w: Any) -> Any:

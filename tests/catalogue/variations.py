@@ -1,8 +1,8 @@
 """The variations of each case, and the sandwich that makes half values flow into it.
 
 A primitive without any dot around it is never painted. In the sandwich a dot with the identity
-feeds one operand, and another dot reads every float32 result: the operation then stands where an
-activation stands in a network, and all that rewriting does to it is done.
+feeds one operand, and another dot reads every float32 result: the operation is then in the position
+of an activation in a network, and all that rewriting does to it is done.
 """
 
 from __future__ import annotations

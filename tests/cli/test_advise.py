@@ -67,7 +67,7 @@ def test_nothing_to_advise_is_one_line(program: Path) -> None:
         (("step",), "takes w, x: give --shapes"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     program: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = arguments

@@ -89,7 +89,7 @@ def test_the_bar_counts_what_is_made(program: Path) -> None:
         (("step", "--targets", "h100"), "takes w, x: give --shapes"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     program: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = arguments

@@ -162,7 +162,7 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
         ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "h1000"), "h100"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     program: Path,
     name: str,
     more: tuple[str, ...],

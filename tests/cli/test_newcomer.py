@@ -127,7 +127,7 @@ def test_completion_is_there() -> None:
 
 
 def test_no_message_names_a_page_that_a_wheel_does_not_have() -> None:
-    """Docstrings may: who reads them has the documentation beside them."""
+    """Docstrings may: who reads them has the documentation next to them."""
     found = []
     for file in Path(duotone.__file__).parent.rglob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -89,7 +89,7 @@ def test_another_file_is_replaced_only_when_asked(
         (("program_to_report.py:example", "--history", "none.csv"), 1, "none.csv"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     program: str,
     arguments: tuple[str, ...],
     status: int,

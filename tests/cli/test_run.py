@@ -106,7 +106,7 @@ def test_bad_options_come_before_the_script(tmp_path, words, says):
     assert says in " ".join(done.stderr.split())
 
 
-def test_a_loss_scale_that_has_no_effect_is_said(tmp_path):
+def test_a_loss_scale_that_has_no_effect_is_reported(tmp_path):
     variable = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
     done = run(tmp_path, SAYS, "--loss-scale", "64", "train.py", **variable)
     assert done.stdout.splitlines()[0] == "NoLossScale 1.0"

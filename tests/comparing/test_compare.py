@@ -111,7 +111,7 @@ def test_a_function_that_duotone_differentiates():
     assert shares(seen)["as written"] == 1
 
 
-def test_half_by_hand_cannot_be_taken_back_and_that_is_said():
+def test_half_by_hand_cannot_be_taken_back_and_that_is_reported():
     def by_hand(w, x):
         return (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
 
@@ -254,7 +254,7 @@ def test_data_and_views():
         ((step, W, X), {"weights": 1}, ArgumentError, r"functools.partial\(fn, weights"),
     ],
 )
-def test_what_is_wrong_is_said(arguments, options, error, message):
+def test_what_is_wrong_is_reported(arguments, options, error, message):
     with pytest.raises(error, match=message):
         duotone.compare(*arguments, **{"targets": "h100", **options})
 

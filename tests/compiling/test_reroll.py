@@ -376,7 +376,7 @@ def test_what_lies_between_a_loop_and_its_last_copy_stays_right() -> None:
     assert_same(duotone.reroll(filtered)(*args), jax.jit(filtered)(*args))
 
 
-def test_what_is_cheap_is_calculated_again_instead_of_stacked() -> None:
+def test_what_is_cheap_is_recomputed_instead_of_stacked() -> None:
     def loss(w: Any, x: Any) -> Any:
         for _ in range(12):
             y = jnp.tanh(x @ w)
@@ -393,7 +393,7 @@ def test_what_is_cheap_is_calculated_again_instead_of_stacked() -> None:
     assert_same(duotone.reroll(gradient)(*args), jax.jit(gradient)(*args))
 
 
-def test_calculating_again_ends_no_loop() -> None:
+def test_recomputing_ends_no_loop() -> None:
     fn, args = gru(12)
     lines = duotone.clusters(fn, *args).lines
     assert [(line.copies, line.rolled) for line in lines] == [(12, True), (11, True)]

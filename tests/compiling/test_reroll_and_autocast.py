@@ -48,7 +48,7 @@ def test_both_orders_roll(composed: Any, plain: Any, loops: int) -> None:
     np.testing.assert_allclose(composed(W, X), expected, atol=0.1 * float(abs(expected).max()))
 
 
-def test_a_rule_of_derivatives_stays_beside_the_loop() -> None:
+def test_a_rule_of_derivatives_stays_next_to_the_loop() -> None:
     @jax.custom_jvp
     def walk(x: Any) -> Any:
         for _ in range(40):

@@ -262,7 +262,7 @@ def absent(**options):
     return topology.CompileDevices((), False, options)
 
 
-def test_dots_that_triton_has_no_tiles_for_are_compiled_without_it_and_it_is_said():
+def test_dots_that_triton_has_no_tiles_for_are_compiled_without_it_and_it_is_reported():
     program, notes = _Refusing("INTERNAL: Couldn't find output tile sizes that satisfy hlo"), []
     target = find_target("h200")
     made = compile._compile(program, target, absent(a=1), notes)

@@ -212,7 +212,7 @@ ENTRY %main (k: s32[], x: f32[8]) -> f32[8] {
 """
 
 
-def test_of_a_branch_the_dearest_form_counts():
+def test_of_a_branch_the_most_expensive_form_counts():
     totals = counted(BRANCHES)
     assert totals.bytes == 2 * (32 + 32)
     assert [kernel.name for kernel in totals.kernels] == ["once", "again"]

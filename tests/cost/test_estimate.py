@@ -37,7 +37,7 @@ PROGRAMS = {
     "chain": (lambda x, y: jnp.tanh(x + y) * 2 + jnp.exp(x), (X, X), 3 * SIZE, 1),
     "dot": (lambda x, y: x @ y, (X, X), 3 * SIZE, 1),
     "shape": (lambda x: (x @ x).reshape(N * N).reshape(4, -1).sum(0), (X,), None, 2),
-    # The activation is calculated for the dot that reads it: in, out.
+    # The activation is computed for the dot that reads it: in, out.
     "between dots": (
         lambda x, y: jax.nn.relu(x @ y) @ y,
         (X, X),

@@ -1,4 +1,4 @@
-"""How often loops of compiled programs run, where the compiler does not write it beside them."""
+"""How often loops of compiled programs run, where the compiler does not write it next to them."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _block(mesh: Any) -> Any:
 
 
 def _pipeline(mesh: Any) -> Any:
-    """Stages over devices, microbatches handed on by ``ppermute``."""
+    """Stages over devices, microbatches passed on by ``ppermute``."""
     stages, turns = DEVICES, DEVICES + 3
 
     def local(w: Any, micro: Any) -> Any:

@@ -72,7 +72,7 @@ def test_convolutions_may_differ() -> None:
     assert math_of("cuda", "9.0", None, None) == ()
 
 
-def test_what_a_device_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_device_cannot_do_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "duotone"):
         math_of("cuda", "9.0", "float16", None)
         assert not caplog.records  # convolutions follow as far as they can
@@ -162,7 +162,7 @@ def test_where_no_half_type_is_fast_the_math_is_carried_out_all_the_same(
 
 
 def test_here_it_runs() -> None:
-    """Whatever stands here: a value that the device does not have must not fail."""
+    """On any machine: a value that the device does not have must not fail."""
     for math in ("tf32", "float16", "bfloat16", "exact"):
         policy = Policy(float32_math=math, keep_full=["*"])  # type: ignore[arg-type]
         mixed = duotone.autocast(_program, dtype="bfloat16", policy=policy)

@@ -88,7 +88,7 @@ def test_explicit_axes_and_donation():
     assert seen.alias_bytes == 64 * 8 * 4 / 8
 
 
-def test_arrays_beside_sharded_ones_are_on_all_devices():
+def test_arrays_next_to_sharded_ones_are_on_all_devices():
     x = jax.device_put(jnp.ones((64, 4)), NamedSharding(concrete(), P("data")))
     seen = duotone.compile_for(lambda x, y: x * y, x, jnp.ones(4), target="cpu")
     assert seen.argument_bytes == 64 * 4 * 4 / 8 + 16

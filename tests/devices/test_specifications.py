@@ -1,4 +1,4 @@
-"""The table of devices, and what XLA is told of them."""
+"""The table of devices, and what XLA gets of them."""
 
 import re
 

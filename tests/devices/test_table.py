@@ -93,7 +93,7 @@ def _fast_cpu(half: str, *, declines: bool = False, **_: object) -> object:
 
 @pytest.fixture
 def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU with bfloat16 instructions, whatever stands here."""
+    """A CPU with bfloat16 instructions, whatever this machine has."""
     monkeypatch.setattr("duotone.jaxpr.pipeline.current_forms", _fast_cpu)
     monkeypatch.setattr(
         "duotone.transforms.mixed_function.current_choice",

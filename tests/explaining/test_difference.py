@@ -18,7 +18,7 @@ def exponential(x):
     return jnp.exp(x @ x)
 
 
-def test_only_what_differs_is_told_with_both_reasons() -> None:
+def test_only_what_differs_is_reported_with_both_reasons() -> None:
     here = explain(exponential, X, dtype="float16")
     there = explain(exponential, X, dtype="float16", policy=Policy(keep_full=["*dot_general"]))
     found = here.difference(there, ("default", "pinned"))

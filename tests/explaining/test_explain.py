@@ -96,7 +96,7 @@ def test_it_agrees_with_what_runs() -> None:
     assert text.count("new_dtype=float16") == sum(c.to == "float16" for c in seen.casts)
 
 
-def test_what_is_calculated_again_shows() -> None:
+def test_what_is_recomputed_shows() -> None:
     def loss(w: Any, x: Any) -> Any:
         return jnp.sum((jax.nn.gelu(x @ w) @ w.T) ** 2)
 

@@ -54,7 +54,7 @@ def test_a_line_says_operation_result_precision_place_and_rule(seen: duotone.Exp
     assert "deny" in exp
 
 
-def test_each_rule_is_told_in_words_below(seen: duotone.Explanation) -> None:
+def test_each_rule_is_reported_in_words_below(seen: duotone.Explanation) -> None:
     lines = shown(seen.rows())
     assert "allow: on the allow list: takes half operands and accumulates in float32" in lines
 
@@ -86,7 +86,7 @@ def test_the_largest_are_kept_in_program_order(seen: duotone.Explanation) -> Non
         ({"where": "net/head/*", "rule": "deny"}, "matches no operation of rule 'deny'"),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_what_is_not_there_is_reported(
     seen: duotone.Explanation, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
@@ -110,8 +110,8 @@ def test_no_line_is_longer_than_the_console(seen: duotone.Explanation) -> None:
     assert len([line for line in lines if line.startswith("  operationo")]) == len(operations)
 
 
-def test_a_optimization_is_marked_and_told_below(seen: duotone.Explanation) -> None:
-    told = (("residuals", "calculated again"),)
+def test_an_optimization_is_marked_and_explained_below(seen: duotone.Explanation) -> None:
+    told = (("residuals", "recomputed"),)
     operations = tuple(
         dataclasses.replace(o, optimizations=told if o.operation == "exp" else ())
         for o in seen.operations
@@ -119,7 +119,7 @@ def test_a_optimization_is_marked_and_told_below(seen: duotone.Explanation) -> N
     lines = shown(Rows(dataclasses.replace(seen, operations=operations)), 100)
     (marked,) = (line for line in lines if "+residuals" in line and not line.startswith("+"))
     assert marked.split()[0] == "exp"
-    assert lines[-1] == "+residuals: calculated again"
+    assert lines[-1] == "+residuals: recomputed"
 
 
 def test_str_is_what_is_printed(seen: duotone.Explanation) -> None:

@@ -22,7 +22,7 @@ W = np.asarray(jax.random.normal(jax.random.key(0), (64, 16))) / 8
 X = np.asarray(jax.random.normal(jax.random.key(1), (8, 64)))
 
 MADE_WITH = {"w": W}
-"""The weights in the model that stands for jax2onnx's."""
+"""The weights of the model that replaces jax2onnx's."""
 
 
 def predict(weights, images):
@@ -174,7 +174,7 @@ def test_bad_options_are_named(tmp_path, options, words):
     ],
 )
 @pytest.mark.parametrize("format", ["jax", "onnx"])
-def test_a_wrong_function_is_told_in_one_line(tmp_path, stand_in, format, function, words):
+def test_a_wrong_function_is_reported_in_one_line(tmp_path, stand_in, format, function, words):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=words) as caught:
         duotone.export(function, X, path=tmp_path / "model", format=format, dtype="float16")
     assert "\n" not in str(caught.value)

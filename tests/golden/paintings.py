@@ -2,7 +2,7 @@
 
 One file for each model and program. Its first part has a line for each operation and a column for
 each painting (``=`` where a column says what the column to its left says; ``again`` where readers
-far behind calculate a value again); then come the casts and the totals of each painting. No source
+far downstream recompute a value); then come the casts and the totals of each painting. No source
 lines: they change with every edit.
 """
 

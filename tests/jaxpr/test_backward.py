@@ -150,7 +150,7 @@ def test_weights_that_are_cast_once() -> None:
     close(got, jax.grad(lambda x: loss(WEIGHTS, x))(X))
 
 
-def test_a_backward_pass_that_cannot_be_rewritten_is_told(
+def test_a_backward_pass_that_cannot_be_rewritten_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The fault: carrying out the differentiated program fails. JAX derives it then."""

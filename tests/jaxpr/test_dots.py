@@ -1,4 +1,4 @@
-"""Dots and additions: accumulators handed on, gradients of what was broadcast."""
+"""Dots and additions: accumulators passed on, gradients of what was broadcast."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_it_is_half_between_dots() -> None:
     np.testing.assert_allclose(rewriter(*args)[0], wanted, rtol=0, atol=atol)
 
 
-def test_what_is_calculated_with_indices_that_are_given_is_unknown() -> None:
+def test_what_is_computed_with_indices_that_are_given_is_unknown() -> None:
     def picked(x: Any, rows: Any) -> Any:
         return gradient_of(lambda x: x[:, rows])(x)
 

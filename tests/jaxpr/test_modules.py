@@ -33,7 +33,7 @@ class Block(nnx.Module):
 
 
 class Again(Block):
-    """Its call is calculated again in the backward pass: Flax copies the module for that."""
+    """Its call is recomputed in the backward pass: Flax copies the module for that."""
 
     __call__ = nnx.remat(Block.__call__)
 

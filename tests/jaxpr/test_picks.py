@@ -159,7 +159,7 @@ def test_forward_mode_too() -> None:
     np.testing.assert_array_equal(got, expected)
 
 
-def test_inside_what_is_calculated_again() -> None:
+def test_inside_what_is_recomputed() -> None:
     checkpointed = jax.checkpoint(loss)
     with_picks, without = both(checkpointed, WEIGHTS, X, LABELS)
     for change in (lambda r: r, jax.grad):

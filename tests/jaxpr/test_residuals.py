@@ -1,4 +1,4 @@
-"""Values calculated again: the same numbers, behind a barrier, and the first one is not kept."""
+"""Values recomputed: the same numbers, after a barrier, and the first one is not kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from duotone import _jax
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.ops.entries import Pointwise
 from duotone.ops.jax import ENTRIES
 from duotone.policy.policy import Policy
@@ -66,7 +66,7 @@ def step(model: Model) -> Callable[[Any, Any], Any]:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on, nothing is calculated again."""
+    """From its call on, nothing is recomputed."""
     return lambda: monkeypatch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "recompute")
 
 
@@ -83,9 +83,9 @@ def op_by_op(function: Any, *args: Any) -> Any:
 
 
 def plan(model: Model, dtype: str, device: str = "gpu") -> Recompute:
-    """What a step calculates again on a device."""
+    """What a step recomputes on a device."""
     jaxpr = jax.make_jaxpr(step(model))(PARAMS, X)
-    painted = road.paint_jaxpr(jaxpr, Policy(), HALF_TYPES[dtype], forms=TABLE[device])
+    painted = pipeline.paint_jaxpr(jaxpr, Policy(), HALF_TYPES[dtype], forms=TABLE[device])
     return painted.optimizations.recompute
 
 
@@ -104,7 +104,7 @@ def barriers(jaxpr: Any) -> int:
 def test_the_numbers_are_those_without(name: str, dtype: str, kept: Callable[[], None]) -> None:
     train = step(MODELS[name])
     again, compiled = op_by_op(half(train, dtype), PARAMS, X), half(train, dtype)(PARAMS, X)
-    # Exponentials that are calculated from their quotient are as exact as that is.
+    # Exponentials that are computed from their quotient are as exact as that is.
     rounding = float(jnp.finfo(dtype).eps) if name == "softmax" else 0.0
     kept()
     same(again, op_by_op(half(train, dtype), PARAMS, X), rounding)
@@ -112,14 +112,14 @@ def test_the_numbers_are_those_without(name: str, dtype: str, kept: Callable[[],
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_on_tpus_only_what_their_compiler_keeps_is_calculated_again(name: str) -> None:
-    """Of a complementary error function; all else it calculates again unasked."""
+def test_on_tpus_only_what_their_compiler_keeps_is_recomputed(name: str) -> None:
+    """Of a complementary error function; all else it recomputes unasked."""
     assert plan(MODELS[name], "bfloat16").reads
     assert bool(plan(MODELS[name], "bfloat16", "tpu").reads) == (name == "exact gelu")
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_exponentials_of_a_softmax_are_calculated_from_the_quotient(
+def test_exponentials_of_a_softmax_are_computed_from_the_quotient(
     dtype: str, kept: Callable[[], None]
 ) -> None:
     """So neither they nor the scores live on: in the backward pass there is no second ``exp``."""
@@ -171,7 +171,7 @@ def test_the_program_shows_the_barrier_and_the_second_calculation(
 
 
 def residual_bytes(jaxpr: Any, name: str) -> int:
-    """Bytes of large values that live across the first dot behind the first ``name``."""
+    """Bytes of large values that live across the first dot after the first ``name``."""
     eqns = list(equations(_jax.open_jaxpr(jaxpr)))
     last: dict[Any, int] = {}
     for position, eqn in enumerate(eqns):
@@ -223,7 +223,7 @@ def test_the_compiled_program_holds_less(kept: Callable[[], None]) -> None:
     assert less < temporaries()
 
 
-# Where it stands: under transformations, and inside nested programs
+# Under transformations, and inside nested programs
 
 
 def doubled(function: Any) -> Any:
@@ -277,7 +277,7 @@ def test_a_step_of_which_the_layers_are_a_scan(kept: Callable[[], None]) -> None
 
 
 def test_a_jit_that_holds_nothing_else_to_rewrite_is_opened() -> None:
-    """A value inside an inner ``jit`` that would be bound as it stands is made one by one."""
+    """Operations of an inner ``jit`` are bound one by one if one of their values is recomputed."""
 
     @jax.jit
     def inner(h: Any) -> Any:
@@ -398,7 +398,7 @@ def test_whole_numbers_and_masks_among_the_roots() -> None:
 
 
 def test_a_second_calculation_is_no_part_of_what_reads_it() -> None:
-    """Metadata, and likewise where an equation runs, are those of the first calculation."""
+    """Metadata and the device of an equation are those of the first computation."""
 
     def model(params: Any, x: Any) -> Any:
         h = x @ params["up"]
@@ -492,8 +492,8 @@ def test_listed_pointwise_operations_have_no_effects() -> None:
             assert not eqn.effects
 
 
-def test_what_is_calculated_again_does_not_mix_with_the_first() -> None:
-    """Every operand of a second calculation is behind a barrier, small, constant or second too."""
+def test_what_is_recomputed_does_not_mix_with_the_first() -> None:
+    """Every operand of a second computation is after a barrier, small, constant or second too."""
     rewritten = traced(half(step(MODELS["gelu"])), PARAMS, X)
     eqns = list(equations(rewritten))
     first = [eqn for eqn in eqns if eqn.primitive.name == "tanh"]

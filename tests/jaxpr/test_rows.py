@@ -1,4 +1,4 @@
-"""Maxima and sums of rows calculated again: from what is in memory, and the same numbers."""
+"""Maxima and sums of rows recomputed: from what is in memory, and the same numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.ops.traits import Trait
 from duotone.policy.policy import Policy
@@ -48,7 +48,7 @@ def biased(w: Any, bias: Any, x: Any) -> Any:
 
 
 def compared(w: Any, bias: Any, x: Any) -> Any:
-    """What is behind a dot is compared with the maximum."""
+    """A value downstream of a dot is compared with the maximum."""
     logits = scores(w, bias, x)
     most = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
     e = jnp.exp(logits - most)
@@ -73,15 +73,15 @@ def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Pai
     """As for a GPU."""
     policy = POLICY.replace(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(step(attention))(W, BIAS, X)
-    return road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
+    return pipeline.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
 
 
 def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Any:
-    return jax.jit(road.rewriter_of(painted(attention, dtype, *removed)))
+    return jax.jit(pipeline.rewriter_of(painted(attention, dtype, *removed)))
 
 
 def again(found: PaintedProgram) -> list[str]:
-    """The operations of what is calculated again."""
+    """The operations of what is recomputed."""
     graph = found.built.graph
     values = found.optimizations.recompute.recomputed
     return sorted(graph.nodes[graph.values[v].producer].op for v in values)
@@ -103,7 +103,7 @@ def test_the_maximum_and_the_sum_come_with_the_exponentials(dtype: str) -> None:
 
 
 def test_nothing_of_the_first_calculation_but_the_scores_is_read_later() -> None:
-    """All residuals of a softmax behind its scores' dot are the scores and what dots read."""
+    """All residuals of a softmax after its scores' dot are the scores and what dots read."""
 
     def small(removed: tuple[str, ...]) -> int:
         found = painted(dropped, "bfloat16", *removed)

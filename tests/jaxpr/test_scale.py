@@ -1,4 +1,4 @@
-"""The scale of exponentials calculated again: left out where it cancels, and the same numbers."""
+"""The scale of exponentials recomputed: left out where it cancels, and the same numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.policy.policy import Policy
 from duotone.precision.optimize import free_scales as scale
@@ -40,7 +40,7 @@ def softmax(w: Any, x: Any) -> Any:
 
 
 def parts(w: Any, x: Any) -> tuple[Any, Any, Any, Any]:
-    """Exponentials, their sum, numbers behind a dot of their quotient, and a later dot of it."""
+    """Exponentials, their sum, numbers after a dot of their quotient, and a later dot of it."""
     scores = logits(w, x)
     e = jnp.exp(scores - jax.lax.stop_gradient(scores.max(1, keepdims=True)))
     s = e.sum(1, keepdims=True)
@@ -50,7 +50,7 @@ def parts(w: Any, x: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def read_later(w: Any, x: Any) -> Any:
-    """Exponentials over their sum, behind a dot: the factor cancels."""
+    """Exponentials over their sum, downstream of a dot: the factor cancels."""
     e, s, y, dot = parts(w, x)
     return y * e / s, dot
 
@@ -96,16 +96,16 @@ def painted(
 ) -> PaintedProgram:
     """As for a GPU."""
     jaxpr = jax.make_jaxpr(function)(W, X)
-    return road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
+    return pipeline.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
 
 
 def run(function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY) -> Any:
     """The results of the program for a GPU, compiled for the device at hand."""
-    return jax.jit(road.rewriter_of(painted(function, dtype, policy)))(W, X)
+    return jax.jit(pipeline.rewriter_of(painted(function, dtype, policy)))(W, X)
 
 
 def products(function: Callable[..., Any], dtype: str = "bfloat16", **changes: Any) -> Any:
-    """The plan of the one value that is calculated from its quotient."""
+    """The plan of the one value that is computed from its quotient."""
     policy = POLICY.replace(**changes)
     (made,) = painted(function, dtype, policy).optimizations.recompute.products.values()
     return made
@@ -167,7 +167,7 @@ def test_what_computes_in_half_keeps_the_scale() -> None:
 
 
 def test_a_quotient_that_is_made_later_is_no_source() -> None:
-    """Exponentials are calculated again before it is there."""
+    """Exponentials are recomputed before it is there."""
 
     def late(w: Any, x: Any) -> Any:
         scores = logits(w, x)
@@ -181,8 +181,8 @@ def test_a_quotient_that_is_made_later_is_no_source() -> None:
 
 
 @pytest.mark.parametrize("attention", [twice, entropy])
-def test_a_sum_of_what_is_calculated_from_it_is_kept(attention: Attention) -> None:
-    """Beside exponentials of another softmax, which are calculated from scores."""
+def test_a_sum_of_what_is_computed_from_it_is_kept(attention: Attention) -> None:
+    """Next to exponentials of another softmax, which are computed from scores."""
     same(run(step(attention)), step(attention)(W, X))
 
 
@@ -193,7 +193,7 @@ def test_only_rows_that_fit_into_a_kernel(length: int) -> None:
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 32), (32, length))]
     jaxpr = jax.make_jaxpr(jax.grad(lambda *a: (long(*a) ** 2).sum(), (0, 1)))(*shapes)
-    found = road.paint_jaxpr(jaxpr, POLICY, HALF_TYPES["bfloat16"], forms=GPU)
+    found = pipeline.paint_jaxpr(jaxpr, POLICY, HALF_TYPES["bfloat16"], forms=GPU)
     (made,) = found.optimizations.recompute.products.values()
     assert (made.divisor is None) == (length == rows.LONGEST_ROW)
 

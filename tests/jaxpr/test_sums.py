@@ -1,4 +1,4 @@
-"""Sums of dots over a loop become one dot behind it, and stay the same sums."""
+"""Sums of dots over a loop become one dot after it, and stay the same sums."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def relative_error(got, want):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_gradient_of_a_recurrent_weight_is_made_behind_the_loop(dtype):
+def test_the_gradient_of_a_recurrent_weight_is_made_after_the_loop(dtype):
     params, xs = arguments()
     gradient = duotone.autocast(jax.grad(recurrent), dtype=dtype)
     carried = loops(jax.make_jaxpr(gradient)(params, xs).jaxpr)
@@ -90,10 +90,10 @@ def test_it_is_as_exact_as_the_loop(dtype, monkeypatch):
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), (params, xs))
         want = jax.tree.map(np.asarray, jax.grad(recurrent)(*wide))
-    behind = relative_error(duotone.autocast(jax.grad(recurrent), dtype=dtype)(params, xs), want)
+    after = relative_error(duotone.autocast(jax.grad(recurrent), dtype=dtype)(params, xs), want)
     without_sums(monkeypatch)
     inside = relative_error(duotone.autocast(jax.grad(recurrent), dtype=dtype)(params, xs), want)
-    assert behind <= inside * 1.05 + 1e-7
+    assert after <= inside * 1.05 + 1e-7
 
 
 def test_an_accumulator_that_starts_somewhere_keeps_its_start():

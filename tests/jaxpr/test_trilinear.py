@@ -30,7 +30,7 @@ def rewritten(function: Any, *args: Any) -> Rewriter:
 
 
 def by_hand(q: Any, k: Any, v: Any, ct: Any) -> Any:
-    """Dots in half, the softmax in float32 and handed on in half."""
+    """Dots in half, the softmax in float32 and passed on in half."""
     scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(HALF), k.astype(HALF))
     scores = scores.astype(jnp.float32) / 8**0.5
     shares = jax.nn.softmax(scores).astype(HALF)
@@ -43,7 +43,7 @@ def loss(q: Any, k: Any, v: Any, ct: Any) -> Any:
 
 
 def hostile(kind: str) -> tuple[Any, ...]:
-    """Arrays that half can hold, so that only what is calculated is rounded."""
+    """Arrays that half can hold, so that only what is computed is rounded."""
     q, k, v = ARRAYS
     ct = jax.random.normal(jax.random.key(9), v.shape)
     if "offset" in kind:
@@ -113,7 +113,7 @@ def test_these_errors_tell_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -
     assert (ours("offset") > 2 * good).all()
 
 
-def behind(kind: str) -> Callable[..., Any]:
+def downstream(kind: str) -> Callable[..., Any]:
     """A gradient in which what comes back to the attention is kept in full."""
 
     def function(q: Any, k: Any, v: Any, x: Any, ct: Any) -> Any:
@@ -130,7 +130,7 @@ def test_what_comes_back_in_full_is_rounded_alike(kind: str) -> None:
     q, k, v = (x.swapaxes(1, 2) for x in hostile("offset")[:3])
     x = jax.random.normal(jax.random.key(5), v.shape).astype(HALF).astype(jnp.float32)
     args = (q, k, v, x, jax.random.normal(jax.random.key(6), v.shape))
-    function = behind(kind)
+    function = downstream(kind)
     arrays = [np.asarray(x, np.float64) for x in args]
     with jax.enable_x64(True):
         want = [np.asarray(w) for w in function(*[jnp.asarray(x) for x in arrays])]
@@ -154,7 +154,7 @@ def test_the_same_gradient_in_every_form(attention: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])
 def test_a_gradient_of_the_gradient(offset: float) -> None:
-    """What was rewritten is differentiated again: as the form is that it stands for."""
+    """A rewritten program is differentiated once more, like the original form."""
     q, k, v, ct = hostile("offset" if offset else "ordinary")
 
     def function(q: Any, k: Any, v: Any, ct: Any) -> Any:

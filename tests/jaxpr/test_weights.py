@@ -13,7 +13,7 @@ import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
 from duotone.devices.table import TABLE
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.jaxpr.rules.dots import rows_dot
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from tests.jaxpr.programs import dtypes, named, traced
@@ -71,7 +71,7 @@ def squared(function: Function) -> Function:
     return lambda x, w: (jnp.tanh(function(x, w)) ** 2).sum()
 
 
-# Those of which each weight is an operand of dots, or a loop's slice, as it stands or moved.
+# In these each weight is an operand of dots, or a loop's slice, directly or moved.
 @pytest.mark.parametrize("name", ["right", "left", "transposed", "heads", "tied", "vmap", "jit"])
 def test_the_gradient_of_a_weight_is_the_float32_sum(name: str, dtype: str) -> None:
     """No half number lies between the last backward dot and the gradient."""
@@ -107,9 +107,9 @@ def test_a_weight_gradient_is_not_rounded_to_half(dtype: str) -> None:
 
 def test_a_gradient_that_is_rounded_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault: no weight is looked for, and JAX transposes the dot."""
-    row = road.current_forms("")
+    row = pipeline.current_forms("")
     without = dataclasses.replace(row, optimizations=row.optimizations - {"weight_gradients"})
-    monkeypatch.setattr(road, "current_forms", lambda *_, **__: without)
+    monkeypatch.setattr(pipeline, "current_forms", lambda *_, **__: without)
     assert error_of_gradient(dtype) > 500
 
 
@@ -148,7 +148,7 @@ def test_gradients_for_each_example(dtype: str) -> None:
 
 
 def test_what_is_not_asked_for_costs_no_dot(dtype: str) -> None:
-    """Neither the gradient of the operand beside the weight, nor anything in the forward pass."""
+    """Neither the gradient of the operand next to the weight, nor anything in the forward pass."""
     forward = traced(half(jnp.matmul, dtype), X, W)
     assert len(named(forward, "dot_general")) == 1
     program = jax.make_jaxpr(jax.grad(lambda w: half(jnp.matmul, dtype)(X, w).sum()))(W)

@@ -98,5 +98,5 @@ def through_dot(x: jax.Array) -> jax.Array:
 
 
 def on_by_dot(x: jax.Array) -> jax.Array:
-    """``x`` handed on to an allow operation, so that it is an activation and no output."""
+    """``x`` passed on to an allow operation, so that it is an activation and no output."""
     return x @ jnp.eye(x.shape[-1], dtype=x.dtype)

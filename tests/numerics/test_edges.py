@@ -1,6 +1,6 @@
 """Bounds just inside of an edge, and what is left of a function near its limit.
 
-``clip(p, 1e-7, 1 - 1e-7)`` in half would clip at 1, and the logarithm behind it be infinite; of
+``clip(p, 1e-7, 1 - 1e-7)`` in half would clip at 1, and the logarithm after it be infinite; of
 ``1 - sigmoid(8)`` half leaves nothing.
 """
 

@@ -295,7 +295,7 @@ def test_as_exact_as_by_hand(everyday: Everyday, half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_half_throughout_is_caught(half: str) -> None:
-    """The bar has teeth wherever more than layers is calculated, by arithmetic that takes half."""
+    """The bar has teeth wherever more than layers is computed, by arithmetic that takes half."""
     for everyday in PROGRAMS:
         if everyday.program in (
             box_decoding,

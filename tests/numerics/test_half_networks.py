@@ -57,58 +57,43 @@ def decode_finished(w: Any, wv: Any, x: Any) -> Any:
     )[1]
 
 
-def decode_sampled(w: Any, wv: Any, x: Any, key: Any) -> Any:
-    def turn(s: Any) -> Any:
-        h, token, i, done, key = s
-        key, sub = jax.random.split(key)
-        h = jnp.tanh(h @ w + wv.T[token])
-        logits = (h @ wv) / 0.7
-        token = jax.random.categorical(sub, logits, axis=-1)
-        return h, token, i + 1, done | (token == 3), key
+def sampler(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A decoder that draws each token by ``pick(logits, key)`` until all have ended."""
 
-    return lax.while_loop(
-        lambda s: (s[2] < 20) & ~jnp.all(s[3]),
-        turn,
-        (x, jnp.zeros(x.shape[0], jnp.int32), 0, jnp.zeros(x.shape[0], bool), key),
-    )[1]
+    def decode(w: Any, wv: Any, x: Any, key: Any) -> Any:
+        def turn(s: Any) -> Any:
+            h, token, i, done, key = s
+            key, sub = jax.random.split(key)
+            h = jnp.tanh(h @ w + wv.T[token])
+            token = pick(h @ wv, sub)
+            return h, token, i + 1, done | (token == 3), key
 
+        return lax.while_loop(
+            lambda s: (s[2] < 20) & ~jnp.all(s[3]),
+            turn,
+            (x, jnp.zeros(x.shape[0], jnp.int32), 0, jnp.zeros(x.shape[0], bool), key),
+        )[1]
 
-def decode_nucleus(w: Any, wv: Any, x: Any, key: Any) -> Any:
-    def turn(s: Any) -> Any:
-        h, token, i, done, key = s
-        key, sub = jax.random.split(key)
-        h = jnp.tanh(h @ w + wv.T[token])
-        logits = h @ wv
-        order = jnp.argsort(-logits, -1)
-        srt = jnp.take_along_axis(logits, order, -1)
-        p = jax.nn.softmax(srt)
-        keep = jnp.cumsum(p, -1) - p < 0.9
-        pick = jax.random.categorical(sub, jnp.where(keep, srt, -1e9), axis=-1)
-        token = jnp.take_along_axis(order, pick[:, None], -1)[:, 0]
-        return h, token, i + 1, done | (token == 3), key
-
-    return lax.while_loop(
-        lambda s: (s[2] < 20) & ~jnp.all(s[3]),
-        turn,
-        (x, jnp.zeros(x.shape[0], jnp.int32), 0, jnp.zeros(x.shape[0], bool), key),
-    )[1]
+    return decode
 
 
-def decode_top_k(w: Any, wv: Any, x: Any, key: Any) -> Any:
-    def turn(s: Any) -> Any:
-        h, token, i, done, key = s
-        key, sub = jax.random.split(key)
-        h = jnp.tanh(h @ w + wv.T[token])
-        top, where = lax.top_k(h @ wv, 8)
-        pick = jax.random.categorical(sub, top, axis=-1)
-        token = jnp.take_along_axis(where, pick[:, None], -1)[:, 0]
-        return h, token, i + 1, done | (token == 3), key
+def at_a_temperature(logits: Any, key: Any) -> Any:
+    return jax.random.categorical(key, logits / 0.7, axis=-1)
 
-    return lax.while_loop(
-        lambda s: (s[2] < 20) & ~jnp.all(s[3]),
-        turn,
-        (x, jnp.zeros(x.shape[0], jnp.int32), 0, jnp.zeros(x.shape[0], bool), key),
-    )[1]
+
+def in_a_nucleus(logits: Any, key: Any) -> Any:
+    order = jnp.argsort(-logits, -1)
+    srt = jnp.take_along_axis(logits, order, -1)
+    p = jax.nn.softmax(srt)
+    keep = jnp.cumsum(p, -1) - p < 0.9
+    pick = jax.random.categorical(key, jnp.where(keep, srt, -1e9), axis=-1)
+    return jnp.take_along_axis(order, pick[:, None], -1)[:, 0]
+
+
+def of_the_top(logits: Any, key: Any) -> Any:
+    top, where = lax.top_k(logits, 8)
+    pick = jax.random.categorical(key, top, axis=-1)
+    return jnp.take_along_axis(where, pick[:, None], -1)[:, 0]
 
 
 def decode_eos_in_buffer(w: Any, wv: Any, x: Any) -> Any:
@@ -451,9 +436,9 @@ KEY = jax.random.key(0)
 NETWORKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
     "decode greedy": (decode_greedy, (W, WV, X), False),
     "decode finished": (decode_finished, (W, WV, X), False),
-    "decode sampled": (decode_sampled, (W, WV, X, KEY), False),
-    "decode nucleus": (decode_nucleus, (W, WV, X, KEY), False),
-    "decode top k": (decode_top_k, (W, WV, X, KEY), False),
+    "decode sampled": (sampler(at_a_temperature), (W, WV, X, KEY), False),
+    "decode nucleus": (sampler(in_a_nucleus), (W, WV, X, KEY), False),
+    "decode top k": (sampler(of_the_top), (W, WV, X, KEY), False),
     "decode eos in buffer": (decode_eos_in_buffer, (W, WV, X), False),
     "beam": (beam, (W, WV, X), False),
     "early exit": (early_exit, (W, WV, X), False),

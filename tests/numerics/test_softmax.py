@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from duotone.devices.table import TABLE
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from tests.numerics.oracle import (
     EPSILON,
     HALVES,
@@ -153,7 +153,7 @@ def test_the_gradient_of_almost_sure_predictions(half: str, monkeypatch: Any) ->
         return float(np.linalg.norm(mixed(gradient, half, w) - want) / np.linalg.norm(want))
 
     forms = TABLE["cpu" if half == "bfloat16" else "cpu-float16"]
-    monkeypatch.setattr(road, "current_forms", lambda *_, **__: forms)  # whatever CPU this is
+    monkeypatch.setattr(pipeline, "current_forms", lambda *_, **__: forms)  # whatever CPU this is
     assert error() < 16 * EPSILON[half]
     monkeypatch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "rounded_once")
     leaves_out = half == "bfloat16" and jax.__version_info__ < (0, 11)

@@ -46,7 +46,7 @@ f (float[8, 8] x, bool c) => (float[8, 8] y)
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_both_branches_cast_is_cast_before_them_and_their_results_behind(taken):
+def test_what_both_branches_cast_is_cast_before_them_and_their_results_after(taken):
     before = model(SHARED)
     after = duotone.onnx.rewrite(before).model
     assert operations(after.graph) == ["Cast", "If", "Cast"]
@@ -99,7 +99,7 @@ def test_casts_have_names_that_no_node_has():
     agree(before, after, x=x(8, 8), w=x(8, 8))
 
 
-def test_a_small_addend_is_half_unless_something_looks_closely():
+def test_a_small_addend_is_half_unless_something_cancels():
     text = """f (float[8, 8] x, float[8, 8] w) => (float[8, 8] y)
     <float c = {3e-5}> { h = MatMul(x, w)  a = Add(h, c)  THEN }"""
     biased = model(text.replace("THEN", "y = MatMul(a, w)"))

@@ -42,7 +42,7 @@ def test_an_unknown_name_says_where_names_are_shown(monkeypatch):
         paints()
 
 
-def test_what_has_no_meaning_for_a_model_is_told(monkeypatch, caplog):
+def test_what_has_no_meaning_for_a_model_is_reported(monkeypatch, caplog):
     monkeypatch.setenv("DUOTONE_LEVEL", "TENSOR_CORES_ONLY")
     monkeypatch.setenv("DUOTONE_FLOAT32_MATH", "tf32")
     before = duotone.onnx.explain(model(TEXT), policy=Policy(deny_add=["Tanh"]))

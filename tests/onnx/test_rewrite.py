@@ -65,7 +65,7 @@ def test_branches_cast_inside(taken):
     close(run(before, **feed), run(after, **feed))
     (branch,) = (node for node in after.graph.node if node.op_type == "If")
     (other,) = (a.g for a in branch.attribute if a.name == "else_branch")
-    assert operations(other)[0] == "Cast", "the exponential's cast stands in its branch"
+    assert operations(other)[0] == "Cast", "the exponential's cast is in its branch"
 
 
 def test_a_loop_casts_weights_once_and_keeps_types():

@@ -145,7 +145,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
             assert make(**{field.name: value}).describe() != Policy().describe(), field.name
 
 
-def test_a_optimization_that_there_is_not_is_named_with_the_nearest():
+def test_an_optimization_that_there_is_not_is_named_with_the_nearest():
     with pytest.raises(
         PolicyError, match=r"'factor': there is no such optimization .*mean 'factors'"
     ):

@@ -183,7 +183,7 @@ def test_nothing_to_paint_needs_no_cast() -> None:
 
 
 def _held(read: str, readers: int, *, hold: str = MATERIALIZE_WIDENED) -> list[bool]:
-    """Whether the casts of a value are held: of a dot, or of a relu or gather behind it."""
+    """Whether the casts of a value are held: of a dot, or of a relu or gather downstream of it."""
     t = Tiny()
     value = t.dot()
     if read != "dot":
@@ -207,22 +207,22 @@ def _held(read: str, readers: int, *, hold: str = MATERIALIZE_WIDENED) -> list[b
     ]
 
 
-def test_a_half_value_that_several_read_in_full_is_held_where_the_device_gains() -> None:
+def test_a_half_value_that_several_read_in_full_is_materialized_where_the_device_gains() -> None:
     assert _held("dot", 2) == [True]
     assert _held("dot", 2, hold="") == [False]
     assert _held("dot", 2, hold=MATERIALIZE_PARTS) == [False]
 
 
-def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> None:
+def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_materialized() -> None:
     assert _held("dot", 1) == [False]
     assert _held("relu", 2) == [False]
 
 
-def test_a_gather_is_not_held_since_every_reader_picks_for_itself() -> None:
+def test_a_gather_is_not_materialized_since_every_reader_picks_for_itself() -> None:
     assert _held("gather", 2) == [False]
 
 
-def test_what_is_put_together_of_parts_is_not_held_for_those_who_widen_it() -> None:
+def test_what_is_put_together_of_parts_is_not_materialized_for_those_who_widen_it() -> None:
     """Each of them reads the parts: a barrier would make a kernel that joins them (DenseNet)."""
     assert _held("concat", 2) == [False]
     assert _held("pad", 2) == [False]
@@ -240,10 +240,10 @@ def test_what_is_put_together_of_parts_is_not_held_for_those_who_widen_it() -> N
         ("dot", "dot and sums", [False]),
     ],
 )
-def test_what_is_put_together_of_parts_is_held_for_its_sums(
+def test_what_is_put_together_of_parts_is_materialized_for_its_sums(
     made: str, read: str, held: list[bool]
 ) -> None:
-    """The gradient of slices, beside that of the bias that was added before slicing."""
+    """The gradient of slices, next to that of the bias that was added before slicing."""
     t = Tiny()
     halves = [t.dot(), t.dot()]
     value = {

@@ -83,7 +83,7 @@ def test_two_patterns_that_agree_are_no_error() -> None:
     assert t.paint(pins=Pins(full=("model/*", "*/head/*")))[value] == "full pinned"
 
 
-def test_nodes_of_one_name_and_different_scopes_are_told_apart() -> None:
+def test_nodes_of_one_name_and_different_scopes_are_distinguished() -> None:
     t = Tiny()
     h = t.dot()
     with t.scope("a"):

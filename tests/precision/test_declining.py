@@ -1,4 +1,4 @@
-"""Declining what does not gain on a device, and accumulators that are handed on."""
+"""Declining what does not gain on a device, and accumulators that are passed on."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ ITERATION = {
 }
 SOLVE = {
     "before": lambda x, y: jnp.linalg.solve(mystery(x.T @ x), x.T @ y),
-    "behind": lambda x, y: x @ mystery(jnp.linalg.solve(x.T @ x, x.T @ y)),
+    "downstream": lambda x, y: x @ mystery(jnp.linalg.solve(x.T @ x, x.T @ y)),
     "beside": lambda x, y: x @ jnp.linalg.solve(x.T @ x, x.T @ y) - mystery(x @ y[:24]),
     "of two": lambda x, y: x @ mystery_of_two(jnp.linalg.solve(x.T @ x, x.T @ y), y[:24]),
 }
@@ -212,7 +212,7 @@ def test_a_sum_over_iterations_stays_full(name: str) -> None:
     assert any(o.rule == "taint" for o in added)
 
 
-def test_what_a_logarithm_reads_closely_stays_full() -> None:
+def test_what_a_logarithm_cancels_stays_full() -> None:
     program = lambda w, x: jnp.log(mystery(1.0 - jax.nn.sigmoid(x @ w)) + 1e-6) @ w  # noqa: E731
     (saturating,) = operations(program, (W, X), "bfloat16", "logistic")
     assert saturating.rule == "cancellation"

@@ -120,7 +120,7 @@ def test_no_rounding_reaches_a_denied_operation_for_the_sake_of_a_cast() -> None
 
 @pytest.mark.parametrize("seed", range(60))
 def test_nothing_is_rounded_that_was_not(seed: int) -> None:
-    """Full operations behind a new half one are state, or the value was a number of half anyway."""
+    """Full operations after a new half one are state, or the value was a number of half anyway."""
     graph, classes, before, after = painted(some_program(seed))
     assert casts(graph, after) <= casts(graph, before)
     exact: set[int] = {v.index for v in graph.values if before_is_half(graph, before, v)}
@@ -227,7 +227,7 @@ def test_the_cut_is_cheaper_on_some_programs() -> None:
 
 
 def test_the_cut_weighs_bytes() -> None:
-    """Large is what the reduction reads: cast behind it, not before."""
+    """Large is what the reduction reads: cast after it, not before."""
     t = Tiny()
     h = t.op("rowmax", t.op("relu", t.dot(size=1000)), size=10)
     t.returns(t.op("exp", h))

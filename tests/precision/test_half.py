@@ -238,7 +238,7 @@ def test_arithmetic_that_two_operations_read_is_stored_half() -> None:
 def test_a_product_that_two_full_operations_read_is_full_and_a_sum_is_not(
     op: str, paint: str
 ) -> None:
-    """A sum may be a residual stream, which is in memory; a product is calculated by each."""
+    """A sum may be a residual stream, which is in memory; a product is computed by each."""
     t = Tiny()
     made = t.op(op, t.dot(), t.dot())
     t.returns(t.dot(t.op("exp", made), t.op("exp", made)))
@@ -383,7 +383,7 @@ def test_slices_of_an_argument_are_cast_one_by_one_and_those_of_a_stack_are_stor
 
 
 def test_what_dots_and_sums_read_is_stored_half() -> None:
-    """A gradient behind something denied: read by the weight's dots and by the bias's sum."""
+    """A gradient after something denied: read by the weight's dots and by the bias's sum."""
     t = Tiny()
     h = t.dot()
     gradient = t.op("mul", h, t.op("exp", h))
@@ -393,7 +393,7 @@ def test_what_dots_and_sums_read_is_stored_half() -> None:
     assert t.paint()[gradient] == "full taint"  # a sum that rounding does not even out
 
 
-def test_what_is_calculated_with_as_well_is_stored_full() -> None:
+def test_what_is_computed_with_as_well_is_stored_full() -> None:
     t = Tiny()
     h = t.dot()
     gradient = t.op("mul", h, t.op("exp", h))
@@ -404,7 +404,7 @@ def test_what_is_calculated_with_as_well_is_stored_full() -> None:
     assert (painted[gradient], painted[only_summed]) == ("full taint", "full taint")
 
 
-def test_an_operand_of_dots_is_held_for_its_sums() -> None:
+def test_an_operand_of_dots_is_materialized_for_its_sums() -> None:
     t = Tiny()
     h = t.dot()
     gradient = t.op("mul", h, t.op("exp", h))
@@ -425,7 +425,7 @@ def _scaled(t: Tiny, value: int) -> int:
 
 
 def test_a_sum_of_mixed_arithmetic_for_dots_rounds_once() -> None:
-    """The gradient behind a batch norm."""
+    """The gradient after a batch norm."""
     t = Tiny()
     one, other = _scaled(t, t.dot()), _scaled(t, t.dot())
     total = t.op("add", one, other)

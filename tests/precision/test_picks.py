@@ -1,4 +1,4 @@
-"""Picks: which gathers come before what their operand is calculated by."""
+"""Picks: which gathers come before what their operand is computed by."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def painted(function: Any, *args: Any, device: str = "tpu", **policy: Any) -> Pa
 
 
 def made(optimization: Optimization) -> list[int]:
-    """The values that are calculated after picking."""
+    """The values that are computed after picking."""
     return [step.to[0] for step in optimization.steps if step.name == "made"]
 
 
@@ -87,7 +87,7 @@ def _many(weights: Any, x: Any, labels: Any) -> Any:
 
 
 def _filled(weights: Any, x: Any, labels: Any) -> Any:
-    """Out of bounds it gives a number that what is calculated afterwards would change."""
+    """Out of bounds it gives a number that what is computed afterwards would change."""
     values = jax.nn.log_softmax(x @ weights).ravel()
     return values.at[labels].get(mode="fill", fill_value=-1.0)
 

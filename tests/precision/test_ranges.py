@@ -408,7 +408,7 @@ def test_softmax_is_lifted_and_keeps_its_list() -> None:
         lambda p: jnp.log(jnp.fft.rfft(p).real),
     ],
 )
-def test_what_is_looked_at_closely_is_not_lifted(use: Callable[[Any], Any]) -> None:
+def test_what_cancels_is_not_lifted(use: Callable[[Any], Any]) -> None:
     classes = refined(lambda x: use(jnp.exp(x - jnp.max(x, 1, keepdims=True)) * 0.5), X)
     assert not classes["exp"].stores_half
 

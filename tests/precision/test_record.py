@@ -115,7 +115,7 @@ def test_a_half_input_is_no_cast() -> None:
     assert _record(t).operations[0].casts == 0
 
 
-def test_what_is_calculated_again_is_marked_and_counted() -> None:
+def test_what_is_recomputed_is_marked_and_counted() -> None:
     t = Tiny()
     h = t.dot()
     e = t.op("exp", h)

@@ -1,6 +1,6 @@
-"""Residuals on tiny graphs: what is calculated again, from what, for whom, and what is not.
+"""Residuals on tiny graphs: what is recomputed, from what, for whom, and what is not.
 
-Most graphs here are one network: a dot, something pointwise, a dot, and far readers behind it.
+Most graphs here are one network: a dot, something pointwise, a dot, and far readers after it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def roots(plan: Recompute) -> set[int]:
     return set().union(*(site.roots for site in plan.sites))
 
 
-def behind(t: Tiny, *values: int) -> list[int]:
+def downstream(t: Tiny, *values: int) -> list[int]:
     """Far readers: the last of four dots, multiplied with each value."""
     y = t.dot(t.dot(t.dot(t.dot(), t.input()), t.input()), t.input())
     found = [t.op("mul", y, value) for value in values]
@@ -55,12 +55,12 @@ def behind(t: Tiny, *values: int) -> list[int]:
     return found
 
 
-def test_a_transcendental_of_a_dot_is_calculated_again_from_the_dot() -> None:
+def test_a_transcendental_of_a_dot_is_recomputed_from_the_dot() -> None:
     t = Tiny()
     h = t.dot()
     s = t.op("mul", h, t.constant(0.5))
     a = t.op("tanh", s)
-    (far,) = behind(t, t.dot(t.op("relu", a), t.input(64)))
+    (far,) = downstream(t, t.dot(t.op("relu", a), t.input(64)))
     y = t.dot(t.op("mul", a, h), t.input(64))
     reader = t.op("mul", y, a)
     t.goes_on(reader, far)
@@ -78,7 +78,7 @@ def test_readers_near_by_take_the_first_calculation() -> None:
     t = Tiny()
     a = t.op("tanh", t.dot())
     near = t.op("mul", a, a)
-    behind(t, a)
+    downstream(t, a)
     t.goes_on(near)
     painted, plan = planned(t)
     assert (painted.graph.values[near].producer, a) not in plan.reads
@@ -89,7 +89,7 @@ def test_readers_at_one_level_share_a_calculation() -> None:
     t = Tiny()
     h = t.dot()
     a = t.op("tanh", h)
-    first, second = behind(t, a, a)
+    first, second = downstream(t, a, a)
     third = t.op("add", t.dot(first, t.input(64)), a)
     t.goes_on(third)
     painted, plan = planned(t)
@@ -103,14 +103,14 @@ def test_what_the_user_named_is_kept_and_others_follow_from_it() -> None:
     a = t.op("tanh", t.dot())
     named = t.op("name", a)
     b = t.op("exp", named)
-    behind(t, named, b)
+    downstream(t, named, b)
     _, plan = planned(t)
     assert (plan.recomputed, roots(plan)) == ({b}, {named})
 
 
 def test_what_is_cheap_is_left_to_the_compiler() -> None:
     t = Tiny()
-    behind(t, t.op("mul", t.op("relu", t.dot()), t.constant(2.0)))
+    downstream(t, t.op("mul", t.op("relu", t.dot()), t.constant(2.0)))
     assert planned(t)[1] == NOTHING
 
 
@@ -118,19 +118,19 @@ def test_what_the_compiler_does_not_keep_is_left_to_it() -> None:
     def plan(op: str) -> frozenset[int]:
         t = Tiny()
         a = t.op(op, t.dot())
-        behind(t, a)
+        downstream(t, a)
         return planned(t, name="recompute_very_expensive")[1].recomputed
 
     assert not plan("tanh")
     assert len(plan("log")) == 1
 
 
-def test_what_is_cheap_is_shared_where_it_is_calculated_again_anyway() -> None:
+def test_what_is_cheap_is_shared_where_it_is_recomputed_anyway() -> None:
     t = Tiny()
     h = t.dot()
     s = t.op("mul", h, t.constant(0.5))
     a = t.op("tanh", s)
-    far_s, far_a = behind(t, s, a)
+    far_s, far_a = downstream(t, s, a)
     painted, plan = planned(t)
     reads = {painted.graph.nodes[node].outputs[0]: place for (node, _), place in plan.reads.items()}
     assert reads[far_s] == reads[far_a]
@@ -140,7 +140,7 @@ def test_a_value_with_a_dot_reader_is_kept() -> None:
     t = Tiny()
     a = t.op("tanh", t.dot())
     t.returns(t.dot(a, t.input(64)))
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
@@ -149,7 +149,7 @@ def test_a_value_that_a_dot_reads_is_a_root_of_others() -> None:
     a = t.op("tanh", t.dot())
     t.returns(t.dot(a, t.input(64)))
     b = t.op("tanh", a)
-    behind(t, b)
+    downstream(t, b)
     _, plan = planned(t)
     assert (plan.recomputed, roots(plan)) == ({b}, {a})
 
@@ -158,14 +158,14 @@ def test_a_result_of_the_program_is_kept() -> None:
     t = Tiny()
     a = t.op("tanh", t.dot())
     t.returns(a)
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
 def test_roots_must_not_be_larger_than_what_they_save() -> None:
     t = Tiny()
     a = t.op("tanh", t.op("add", t.dot(), t.op("mul", t.dot(), t.dot())))
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
@@ -174,7 +174,7 @@ def test_a_root_that_is_kept_anyway_costs_nothing() -> None:
     p, q, r = t.dot(), t.dot(), t.dot()
     t.goes_on(*[t.dot(value, t.input(64)) for value in (p, q, r)])
     a = t.op("tanh", t.op("add", p, t.op("mul", q, r)))
-    behind(t, a, p, q, r)
+    downstream(t, a, p, q, r)
     _, plan = planned(t)
     assert a in plan.recomputed
     assert roots(plan) == {p, q, r}
@@ -197,7 +197,7 @@ def test_small_values_on_the_way_are_kept() -> None:
     mean = t.op("sum", h, size=8)
     scale = t.op("exp", mean)
     a = t.op("tanh", t.op("mul", h, scale, size=64))
-    behind(t, a)
+    downstream(t, a)
     _, plan = planned(t)
     assert a in plan.recomputed
     assert roots(plan) == {h}
@@ -209,7 +209,7 @@ def test_a_large_statistic_is_a_root() -> None:
     h = t.dot()
     total = t.op("sum", h, size=16)
     a = t.op("exp", t.op("mul", h, total, size=64))  # in float32: weighs as much as both
-    behind(t, a)
+    downstream(t, a)
     assert roots(planned(t)[1]) == {h, total}
 
 
@@ -217,14 +217,14 @@ def test_constants_are_neither_roots_nor_hidden() -> None:
     t = Tiny()
     h = t.dot()
     a = t.op("tanh", t.op("mul", h, t.constant(0.5, size=64)))
-    behind(t, a)
+    downstream(t, a)
     assert roots(planned(t)[1]) == {h}
 
 
 def test_what_follows_from_constants_alone_is_left_alone() -> None:
     t = Tiny()
     a = t.op("tanh", t.constant(0.5, size=64))
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
@@ -233,36 +233,36 @@ def test_a_root_that_holds_no_numbers_is_left_alone(dtype: str) -> None:
     t = Tiny()
     h, key = t.dot(), t.input(64, dtype)
     a = t.op("tanh", t.op("select", h, key))
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
 @pytest.mark.parametrize("op", ["sum", "gather", "mystery", "dot"])
-def test_nothing_but_pointwise_operations_is_calculated_again(op: str) -> None:
+def test_nothing_but_pointwise_operations_is_recomputed(op: str) -> None:
     """What is random, has effects or reads many elements is on no such list: it is a root."""
     t = Tiny()
     drawn = t.op(op, t.dot())
     a = t.op("tanh", drawn)
-    behind(t, a)
+    downstream(t, a)
     _, plan = planned(t)
     assert (plan.recomputed, roots(plan)) == ({a}, {drawn})
 
 
-def test_an_operation_with_two_results_is_never_calculated_again() -> None:
+def test_an_operation_with_two_results_is_never_recomputed() -> None:
     t = Tiny()
     first, second = t.multi("tanh", [t.dot()], [(64, "float32", 0)] * 2)
-    behind(t, first, second)
+    downstream(t, first, second)
     assert planned(t)[1] == NOTHING
 
 
 def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
-    """A second calculation may differ by a bit: ``x == max(x)`` would then be nowhere."""
+    """A second computation may differ by a bit: ``x == max(x)`` would then be nowhere."""
     same = Entry("same", Kind.CLEAR, "compares", "tests", traits=frozenset({Trait.EQUALITY}))
     t = Tiny()
     a = t.op("tanh", t.dot())
     top = t.op("sum", a, size=1)
     mask = t.op("same", a, top, dtype="bool")
-    far_a, far_mask = behind(t, a, mask)
+    far_a, far_mask = downstream(t, a, mask)
     again_later = t.op("same", t.dot(far_a, t.input()), t.op("relu", far_mask), dtype="bool")
     t.goes_on(t.op("select", again_later, far_a))
     entries = (*_ENTRIES, same)
@@ -273,7 +273,7 @@ def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
 
     t = Tiny()
     a = t.op("tanh", t.dot())
-    (far,) = behind(t, a)
+    (far,) = downstream(t, a)
     t.goes_on(t.op("select", t.op("same", t.dot(far, t.input()), a, dtype="bool"), far))
     painted = t.paint(entries=entries)
     assert residuals_of(painted) == NOTHING
@@ -284,7 +284,7 @@ def test_a_long_way_is_not_gone_twice() -> None:
     a = t.dot()
     for _ in range(residuals._LONGEST_CHAIN + 1):
         a = t.op("tanh", a)
-    behind(t, a)
+    downstream(t, a)
     assert planned(t)[1] == NOTHING
 
 
@@ -292,7 +292,7 @@ def test_a_reader_in_a_body_keeps_a_value() -> None:
     for kind in ("loop", "barrier"):
         t = Tiny()
         a = t.op("tanh", t.dot())
-        behind(t, a)
+        downstream(t, a)
         y = t.dot(t.dot(), t.input())
         with getattr(t, kind)():
             t.returns(t.op("call.result", t.op("mul", y, a)))
@@ -313,7 +313,7 @@ def test_inside_a_body_it_is_as_outside() -> None:
         assert all(painted.graph.values[value].body == body for value in plan.recomputed)
 
 
-def test_a_value_from_around_a_body_is_not_calculated_again_inside() -> None:
+def test_a_value_from_around_a_body_is_not_recomputed_inside() -> None:
     """It may be made from something that the body is not handed."""
     t = Tiny()
     x, w, secret = t.input(64), t.input(64), t.input(8)
@@ -330,7 +330,7 @@ def test_a_value_from_around_a_body_is_not_calculated_again_inside() -> None:
 
 
 def test_everything_that_is_read_at_a_place_is_there() -> None:
-    """Whatever is calculated again follows from roots, values near by, or what is left as it is."""
+    """Whatever is recomputed follows from roots, values near by, or what is left as it is."""
     t = Tiny()
     x = t.input(64)
     values = []
@@ -367,7 +367,7 @@ def _all_dear(self: Any, value: int) -> Pointwise:
 @pytest.mark.parametrize(
     ("fault", "test"),
     [
-        ({"_LONGEST_CHAIN": 1}, test_a_transcendental_of_a_dot_is_calculated_again_from_the_dot),
+        ({"_LONGEST_CHAIN": 1}, test_a_transcendental_of_a_dot_is_recomputed_from_the_dot),
         ({"SMALL": 1000}, test_small_values_on_the_way_are_kept),
         ({"SMALL": 1}, test_a_large_statistic_is_a_root),
         ({"_is_anchor": lambda *_: False}, test_readers_at_one_level_share_a_calculation),
@@ -378,7 +378,7 @@ def _all_dear(self: Any, value: int) -> Pointwise:
         ({"_costs_nothing": lambda *_: False}, test_constants_are_neither_roots_nor_hidden),
         (
             {"_share": lambda *_: None},
-            test_what_is_cheap_is_shared_where_it_is_calculated_again_anyway,
+            test_what_is_cheap_is_shared_where_it_is_recomputed_anyway,
         ),
         ({"_pointwise": _all_dear}, test_what_is_cheap_is_left_to_the_compiler),
         (

@@ -136,14 +136,14 @@ def test_pass_4_extends_allow_to_infer_operations_one_after_the_other() -> None:
 
 
 def test_pass_4_does_not_see_through_clear_operations() -> None:
-    """Clear operations are painted in pass 5, too late for an infer operation behind them."""
+    """Clear operations are painted in pass 5, too late for an infer operation after them."""
     t = Tiny()
     moved = t.op("relu", t.dot())
-    behind = t.op("tanh", moved)
-    t.returns(t.op("exp", behind))
+    downstream = t.op("tanh", moved)
+    t.returns(t.op("exp", downstream))
     painted = _paint(t)
     assert painted[moved] == "half tensorflow"
-    assert painted[behind] == "full no_half_operand"
+    assert painted[downstream] == "full no_half_operand"
 
 
 def test_pass_4_wants_no_denied_operand() -> None:

@@ -58,7 +58,7 @@ def keys_first(q: Any, k: Any, v: Any) -> Any:
 
 
 def recomputed(q: Any, k: Any, v: Any) -> Any:
-    """A block that is calculated again: its own output is read inside of it."""
+    """A block that is recomputed: its own output is read inside of it."""
     return jax.checkpoint(lambda q, k, v: jnp.tanh(plain(q, k, v)))(q, k, v)
 
 
@@ -132,7 +132,7 @@ def gated(q: Any, k: Any, v: Any) -> Any:
 
 
 def over_queries(q: Any, k: Any, v: Any) -> Any:
-    """The softmax runs along another axis than the dot behind it."""
+    """The softmax runs along another axis than the dot after it."""
     return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores(q, k), axis=2), v)
 
 

@@ -63,7 +63,7 @@ def trace_of(ran: list[tuple[str, str, float, float]], device: str = "GPU:0") ->
 
 
 def a_step(at: float) -> list[tuple[str, str, float, float]]:
-    """Ten seconds, of which two are idle, and one has two kernels beside each other."""
+    """Ten seconds, of which two are idle, and one has two kernels next to each other."""
     return [
         ("add", "loop_add_fusion", at, at + 1),
         ("half", USES, at + 1, at + 4),
@@ -231,7 +231,7 @@ def test_no_advice_for_a_step_without_a_fault() -> None:
     assert advice_for(ADD, ("half", USES, 1.0, 9.0)) == ""
 
 
-def test_compiling_in_every_step_is_told() -> None:
+def test_compiling_in_every_step_is_reported() -> None:
     trace = trace_of([one for n in range(5) for one in a_step(10.0 * n)])
     trace = Trace(
         **{

@@ -93,7 +93,7 @@ def test_small_programs_around_the_step_do_not_decide() -> None:
     assert cut(trace_of(ran), FACTS, Asked()).key == "jit_step/first"
 
 
-def test_a_dear_program_that_runs_once_does_not_decide() -> None:
+def test_an_expensive_program_that_runs_once_does_not_decide() -> None:
     """Catches: the random numbers of the first weights taken for an iteration."""
     ran = [("jit_init/normal", 0, 5000), *steps(4, at=6000)]
     found = cut(trace_of(ran), FACTS, Asked())
@@ -193,7 +193,7 @@ def test_a_key_that_never_ran_leaves_one_iteration_and_says_what_did() -> None:
         (2, None, [2, 3, 4, 5], ""),
         (None, 1, [0, 1], ""),
         (2, 3, [2, 3], ""),
-        (4, 9, [4, 5], "iteration 9 never came: the last one is 5"),
+        (4, 9, [4, 5], "there is no iteration 9: the last one is 5"),
         (9, None, [1, 2, 3, 4, 5], "there is no iteration from 9 on: the trace has 0 to 5"),
         (7, 9, [1, 2, 3, 4, 5], "there is no iteration from 7 to 9: the trace has 0 to 5"),
     ],

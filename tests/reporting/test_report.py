@@ -83,7 +83,7 @@ def test_what_else_is_known_is_shown(tmp_path: Path) -> None:
     assert data["curves"][0]["values"] == [2, 1]
 
 
-def test_nothing_to_advise_is_said(tmp_path: Path) -> None:
+def test_nothing_to_advise_is_reported(tmp_path: Path) -> None:
     w = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     advice = duotone.advise(lambda x: x @ x, w, target="h100")
     assert not advice.findings
@@ -101,7 +101,7 @@ def test_another_file_is_kept(tmp_path: Path) -> None:
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_what_is_wrong_is_said_and_nothing_is_written(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     call: Any = duotone.report
     with pytest.raises(WriteError, match="mkdir"):

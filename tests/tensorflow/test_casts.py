@@ -69,7 +69,7 @@ def test_the_copy_keeps_what_it_need_not_change():
     result = rewrite(b.graph).graph_def
     assert result.versions == b.graph.versions
     assert result.node[1].attr["_note"].s == b"mine"
-    assert list(result.node[2].input) == ["m", "^x"]  # ^m says nothing beside the data of m
+    assert list(result.node[2].input) == ["m", "^x"]  # ^m says nothing next to the data of m
 
 
 def test_a_type_that_a_node_leaves_to_the_default_is_written_out():

@@ -148,7 +148,7 @@ def test_a_body_that_reads_what_is_not_there():
 
 
 def test_the_order_inside_a_body_is_that_of_the_importer():
-    """Written backwards, an infer chain behind an allow op still becomes half throughout."""
+    """Written backwards, an infer chain downstream of an allow op still becomes half throughout."""
     b = Builder()
     placeholder(b)
     function = add_function(b, "f", middle="Tanh")

@@ -103,7 +103,7 @@ def test_nodes_can_be_kept_full_by_name():
     assert half(rewrite(b.graph, policy=Policy(keep_full=["block_0/*"]))) == ["block_1/m"]
 
 
-def test_a_pattern_that_no_node_is_called_by_is_said(caplog):
+def test_a_pattern_that_no_node_is_called_by_is_reported(caplog):
     b = Builder()
     b.add("MatMul", placeholder(b), "x", name="block_0/m")
     rewrite(b.graph, policy=Policy(keep_full=["block_0/*", "blok_0/m"]))

@@ -133,7 +133,7 @@ def test_a_dimension_that_no_machine_holds(rows):
     """Catches: capacities split into edges without bound, until the memory was full."""
     b = Builder()
     weight = b.add("Placeholder", name="weight", dtype=FLOAT, shape=(4, 4))
-    for name, count in (("small", 3), ("large", rows)):  # beside each other: no common divisor
+    for name, count in (("small", 3), ("large", rows)):  # next to each other: no common divisor
         draw = random.Random(10)  # one of many in which the cut has something to decide
         x = b.add("Placeholder", name=name, dtype=FLOAT, shape=(count, 4))
         values = [b.add("MatMul", x, weight, name=f"{name}_{i}") for i in "ab"] + [x]

@@ -73,7 +73,7 @@ def test_deny_ignores_preservation_and_device():
     assert half(rewrite(b.graph, fetch=["kept"])) == ["m"]
 
 
-def test_infer_between_allow_ops_is_half_and_beside_them_is_not():
+def test_infer_between_allow_ops_is_half_and_next_to_them_is_not():
     b = Builder()
     x = placeholder(b)
     before = b.add("Add", x, x, name="before")
@@ -95,7 +95,7 @@ def test_order_of_nodes_decides_how_far_infer_follows_allow():
     assert sorted(half(rewrite(turned))) == ["first", "m"]
 
 
-def test_infer_does_not_follow_allow_beside_a_denied_operand():
+def test_infer_does_not_follow_allow_next_to_a_denied_operand():
     b = Builder()
     x = placeholder(b)
     m = b.add("MatMul", x, x, name="m")

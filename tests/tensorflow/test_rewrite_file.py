@@ -188,7 +188,7 @@ def test_a_meta_graph_keeps_what_its_signature_names(tmp_path):
     assert _type(out.message.graph_def, "relu") == FLOAT
 
 
-def test_what_a_meta_graph_names_beside_its_signatures():
+def test_what_a_meta_graph_names_next_to_its_signatures():
     message = graphs.meta_graph()
     for name in ("save", "restore", "file", "init", "asset", "indices", "part", "train"):
         graphs.add(message.graph_def.node, name, "NoOp")

@@ -73,7 +73,7 @@ def test_a_rule_with_a_constant(op, shape, vector, attributes, wanted):
     assert shapes_of(b)[name][0] == wanted
 
 
-def test_shapes_that_are_calculated_in_the_graph():
+def test_shapes_that_are_computed_in_the_graph():
     b = Builder()
     x, w = value(b, 8, 6, 6, 3), value(b, 3, 3, 3, 4)
     y = b.add("Conv2D", x, w, name="y", **SAME)

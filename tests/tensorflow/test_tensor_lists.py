@@ -78,7 +78,7 @@ def test_a_list_of_another_type_is_no_concern():
     assert half(rewrite(b.graph, fetch=[push])) == ["m"]
 
 
-def test_a_reader_of_float32_behind_a_writer_of_lists_is_refused():
+def test_a_reader_of_float32_downstream_of_a_writer_of_lists_is_refused():
     b = Builder()
     start = empty_list(b, VARIANT)
     push = b.add("TensorListPushBack", start, start, name="push", element_dtype=VARIANT)

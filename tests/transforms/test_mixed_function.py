@@ -1,4 +1,4 @@
-"""What is behind an autocast function: the one line that it logs, and copies of it."""
+"""The inside of an autocast function: the one line that it logs, and copies of it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_device_is_the_one_that_is_painted_for(caplog: pytest.LogCaptureFixt
     assert slow.endswith("saves no time here: compute capability 6.0 has no Tensor Cores")
 
 
-def test_nothing_to_gain_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_to_gain_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     duotone.autocast(jnp.sin, dtype="float16")(X)
     assert "0 of 1 operations" in lines(caplog)[0]
     assert "it has no dot and no convolution" in lines(caplog)[0]
@@ -113,7 +113,7 @@ def test_the_one_line_around_an_optimizer_says_it_once(caplog: pytest.LogCapture
     assert line.startswith("value_and_grad_of_<lambda>: float16 on cpu")
 
 
-def test_nothing_is_said_where_nothing_is_rewritten(
+def test_nothing_is_reported_where_nothing_is_rewritten(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     duotone.autocast(loss, enabled=False)(W, X)

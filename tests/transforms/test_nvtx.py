@@ -127,7 +127,7 @@ def test_duotones_name_wins(seen: list[str], monkeypatch: pytest.MonkeyPatch) ->
     assert f"+{NAME}" in seen
 
 
-def test_without_the_library_there_are_none_and_who_asked_is_told(
+def test_without_the_library_there_are_none_and_who_asked_is_reported(
     seen: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)

@@ -180,7 +180,7 @@ def test_a_leaf_that_one_signature_needs_in_full():
 
 
 def moved(params, x, index):
-    """Weights behind operations that only move them."""
+    """Weights downstream of operations that only move them."""
     stacked = jnp.concatenate([params["a"].T, params["b"]], 1)
     chosen = jax.lax.dynamic_index_in_dim(params["experts"], index, keepdims=False)
     x = jax.lax.cond(index > 0, lambda x: x @ params["c"], lambda x: x @ -params["c"], x)

@@ -97,22 +97,15 @@ def _leave(
     return tuple(range(start, len(b.nodes))), outputs
 
 
-def _remat(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
-    return _barrier(b, eqn, inputs, body, scopes, "remat", eqn.params["jaxpr"])
+def _barrier_of(kind: str, parameter: str) -> NestedBuilder:
+    """Returns the builder of equations whose nested program is in ``parameter``."""
 
+    def build(
+        b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
+    ) -> Step:
+        return _barrier(b, eqn, inputs, body, scopes, kind, eqn.params[parameter])
 
-def _custom_jvp(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
-    return _barrier(b, eqn, inputs, body, scopes, "custom_jvp", eqn.params["call_jaxpr"])
-
-
-def _custom_vjp(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
-    return _barrier(b, eqn, inputs, body, scopes, "custom_vjp", eqn.params["call_jaxpr"])
+    return build
 
 
 def _each(
@@ -308,9 +301,9 @@ def _shard_map(
 NESTED: Mapping[str, NestedBuilder] = {
     "jit": _jit,
     "closed_call": _call,
-    "remat2": _remat,
-    "custom_jvp_call": _custom_jvp,
-    "custom_vjp_call": _custom_vjp,
+    "remat2": _barrier_of("remat", "jaxpr"),
+    "custom_jvp_call": _barrier_of("custom_jvp", "call_jaxpr"),
+    "custom_vjp_call": _barrier_of("custom_vjp", "call_jaxpr"),
     "optimization_barrier": _each,
     "device_put": _each,
     "scan": _scan,

@@ -165,11 +165,6 @@ class Rewriter:
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
 
-    def only_reader(self, value: int) -> Node | None:
-        """Returns the node that reads a value, if there is exactly one reader."""
-        readers = self.graph.consumers[value]
-        return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
-
     def maker(self, value: int) -> Node | None:
         """Returns the node that makes a value; ``None`` for arguments and constants."""
         producer = self.graph.values[value].producer

@@ -67,7 +67,7 @@ _SHORT = Trait.SHORT  # bound once, since looking up a member takes time
 
 
 def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
-    """The taint that ``node`` takes from the operand in ``slot``."""
+    """Returns the taint that ``node`` takes from the operand in ``slot``."""
     if not canvas.open[node.index] or canvas.kind(node.index) not in PASSIVE:
         return Taint.NONE
     if not node.half_inputs[slot]:
@@ -83,6 +83,6 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
 
 
 def _through_denied(canvas: Canvas, node: Node) -> Taint:
-    """The taint of a denied node that reads values that half may not hold; logarithms fit."""
+    """Returns the taint of a denied node that reads values beyond half; logarithms fit."""
     denied = canvas.kind(node.index) is Kind.DENY and Trait.LOGS not in node.traits
     return Taint.EVERYWHERE if denied else Taint.NONE

@@ -11,7 +11,7 @@ be infinite there. This rule denies such a dot. A value counts until an operatio
 
 from __future__ import annotations
 
-from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.graph import UPDATE, Graph, HalfType, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, computes_with_large
@@ -27,7 +27,7 @@ def keep_dots_of_large(classes: Classes, background: Background) -> Classes:
     """Denies dots of values that a constant makes too large for half.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -49,12 +49,13 @@ def _reads(node: Node, values: set[int]) -> bool:
 
 
 def _large_values(classes: Classes, background: Background) -> set[int]:
-    """Values that follow from a constant too large for half, in all iterations of loops."""
+    """Returns values that follow from a constant too large for half, in all iterations of loops."""
     graph, half, ranges = background.graph, background.half, background.ranges
     found = {
         value
         for node in graph.nodes
-        if computes_with_large(node, classes.nodes[node.index].listed, graph, half)
+        if node.region != UPDATE  # a loss scale: its steps are skipped where they overflow
+        and computes_with_large(node, classes.nodes[node.index].listed, graph, half)
         for value in node.outputs
         if not _fits(value, ranges, half)
     }

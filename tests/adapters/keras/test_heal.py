@@ -38,7 +38,7 @@ PLANTED = [
 
 @keras.saving.register_keras_serializable(package="tests")
 class Plant(keras.layers.Layer):
-    """A layer that overflows; what it calculates is set on the class."""
+    """A layer that overflows; what it computes is set on the class."""
 
     calculate: Any = None
 

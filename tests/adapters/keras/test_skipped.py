@@ -105,15 +105,15 @@ def test_without_settling_batch_normalization_is_poisoned(monkeypatch):
     def moving(model):
         return values(model.non_trainable_variables)
 
-    for settled, finite in ((skipped.run_step, True), (_not_settled, False)):
-        monkeypatch.setattr(skipped, "run_step", settled)
+    for run_step, finite in ((skipped.run_step, True), (_not_restored, False)):
+        monkeypatch.setattr(skipped, "run_step", run_step)
         model = compiled(dense(batch_norm=True))
         for x in (X, bad(X), X, X):
             model.train_on_batch(x, Y)
         assert all(np.isfinite(v).all() for v in moving(model)) is finite
 
 
-def _not_settled(model, optimizer, step, *args):
+def _not_restored(model, optimizer, step, *args):
     return step(*args)
 
 

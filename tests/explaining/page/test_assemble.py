@@ -103,7 +103,7 @@ def test_a_large_program_gives_a_small_page() -> None:
         ({"history": [1.0]}, ArgumentTypeError, "pass a dict of numbers by name"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     sections: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):

@@ -73,7 +73,7 @@ def test_a_csv_file_without_steps(tmp_path: Path) -> None:
         (b"loss\n\xff\xfe\n", "is not a CSV file"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_wrong_in_a_file_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "run.csv"
     path.write_bytes(content)
     with pytest.raises(ArgumentError, match=re.escape(message)):

@@ -1,6 +1,6 @@
 """Keras models whose whole training step is a function: what ``mixed_float16`` makes of them.
 
-A twin of the zoo's ResNet-50 from ``keras.applications``, and a small encoder of Keras' own layers.
+The ResNet-50 of ``keras.applications``, as in the zoo, and a small encoder of Keras' own layers.
 Each is called with the name of a dtype policy and gives ``step(state, batch)`` and its arguments'
 shapes. Loss scaling is left out, as in the zoo.
 """
@@ -16,7 +16,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # read when Keras is imported
 import jax
 import jax.numpy as jnp
 
-Twin = tuple[Callable[[Any, Any], Any], tuple[Any, Any]]
+Step = tuple[Callable[[Any, Any], Any], tuple[Any, Any]]
 
 
 def _resnet50() -> tuple[Any, tuple[int, ...], Any]:
@@ -44,7 +44,7 @@ def _transformer() -> tuple[Any, tuple[int, ...], Any]:
     return model, (32, length), jnp.int32
 
 
-def _twin(make: Callable[[], tuple[Any, tuple[int, ...], Any]], policy: str) -> Twin:
+def _step(make: Callable[[], tuple[Any, tuple[int, ...], Any]], policy: str) -> Step:
     import keras
 
     keras.config.set_dtype_policy(policy)
@@ -76,8 +76,8 @@ def _twin(make: Callable[[], tuple[Any, tuple[int, ...], Any]], policy: str) -> 
     return step, (state, (jax.ShapeDtypeStruct(shape, kind), labels))
 
 
-TWINS: dict[str, Callable[[str], Twin]] = {
-    "keras_resnet50": lambda policy: _twin(_resnet50, policy),
-    "keras_transformer": lambda policy: _twin(_transformer, policy),
+STEPS: dict[str, Callable[[str], Step]] = {
+    "keras_resnet50": lambda policy: _step(_resnet50, policy),
+    "keras_transformer": lambda policy: _step(_transformer, policy),
 }
 """By name: each is called with the name of a dtype policy."""

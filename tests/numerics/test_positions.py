@@ -135,7 +135,7 @@ def test_a_sine_between_layers_reads_a_half_dot() -> None:
     assert paints(network, W, X) == ["full", "half", "full"]
 
 
-def test_the_reason_is_told_and_the_user_has_the_last_word() -> None:
+def test_the_reason_is_reported_and_the_user_has_the_last_word() -> None:
     for policy, paint in (None, "full"), (duotone.Policy(keep_half=["*dot_general"]), "half"):
         seen = duotone.explain(rotary_by_lookup, W, X, dtype="bfloat16", policy=policy)
         angles = next(o for o in seen.operations if o.operation == "dot_general")

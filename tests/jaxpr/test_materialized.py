@@ -62,7 +62,7 @@ def normed_attention(weights: Any, x: Any) -> Any:
 
 
 def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
-    """The gradient behind queries, keys and values, which the norm's derivative reads."""
+    """The gradient downstream of queries, keys and values, which the norm's derivative reads."""
     x = jax.random.normal(KEYS[0], (2, 16, 8))
     results = []
     for removed in ((), ["materialize_parts"]):
@@ -79,7 +79,7 @@ def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
 
 
 @pytest.mark.parametrize(("columns", "count"), [(64, 1), (60, 0)])
-def test_what_is_cut_out_of_a_padded_dot_is_not_held(columns: int, count: int) -> None:
+def test_what_is_cut_out_of_a_padded_dot_is_not_materialized(columns: int, count: int) -> None:
     """Its readers cut it out themselves; a kernel of its own would write it once more."""
 
     def loss(w: Any, x: Any) -> Any:
