@@ -15,8 +15,8 @@ import jax
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.policy import Policy
+from duotone.policy.scales import DYNAMIC, MAX_SCALE, MIN_SCALE
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
-from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.transforms import autocast as api
 
 KerasLossScale = DynamicLossScale | FixedLossScale | NoLossScale
@@ -46,7 +46,7 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
         data = dict(loss_scale)
         return _LOSS_SCALES[data.pop("rule")](**data)
     checked = choice.check_loss_scale(loss_scale)
-    if checked == choice.DYNAMIC:
+    if checked == DYNAMIC:
         return None
     if isinstance(checked, LossScale) and type(checked) not in _LOSS_SCALES.values():
         raise ArgumentTypeError(
