@@ -31,6 +31,11 @@ from duotone.adapters.tensorflow.scaling import (
 from duotone.adapters.tensorflow.settings import Settings
 from duotone.adapters.tensorflow.statistics import is_here
 
+class _Eager:
+    """The key of the variables that all functions share, instead of a graph."""
+
+
+_EAGER = _Eager()
 _Base: Any = tf.compat.v1.train.Optimizer
 
 
@@ -74,7 +79,8 @@ class V1LossScaleOptimizer(_Base):
     def _state(self) -> State:
         """Returns the variables of the loss scale in the current graph; creates them once."""
         with tf.init_scope():
-            graph = tf.compat.v1.get_default_graph()
+            eager = tf.executing_eagerly()  # the caller is a tf.function
+            graph = _EAGER if eager else tf.compat.v1.get_default_graph()
             if graph not in self._states:
                 self._states[graph] = self._new_state()
             return self._states[graph]
