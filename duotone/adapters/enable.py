@@ -1,7 +1,7 @@
 """The one line: ``optimizer = duotone.enable_mixed_precision_graph_rewrite(optimizer)``.
 
-It passes the optimizer to the adapter of its library. It recognizes Keras optimizers without
-importing Keras: a program that passes one has imported Keras.
+It passes the optimizer to the adapter of its library. It recognizes optimizers of Keras and
+TensorFlow without importing these libraries: a program that passes one has imported its library.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from duotone.errors import ArgumentError
 from duotone.policy.arguments import is_off
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
+from duotone.policy.scales import DYNAMIC
 from duotone.policy.switches import read_switches
-from duotone.scale.choice import DYNAMIC
-from duotone.scale.finite import AxisName
-from duotone.scale.state import DynamicLossScale
 
 if TYPE_CHECKING:
     import optax
 
     from duotone.adapters.optax import MixedPrecisionOptimizer
+    from duotone.scale.finite import AxisName
 
     class _Keras(Protocol):
         """A Keras optimizer; Keras has no types of its own."""
@@ -80,12 +79,16 @@ def enable_mixed_precision_graph_rewrite(
       (:class:`duotone.MixedPrecisionOptimizer`).
     * **Keras on JAX**: an optimizer for ``model.compile``; ``fit``, ``evaluate`` and ``predict`` of
       that model are rewritten.
+    * **Keras on TensorFlow**: an optimizer for ``model.compile`` and for loops of your own. Every
+      graph that this process runs is rewritten.
+    * **tf.compat.v1.train**: an optimizer with ``minimize``, ``compute_gradients`` and
+      ``apply_gradients`` for graphs and Sessions. Every graph that this process runs is rewritten.
 
     A step whose gradients are not finite is skipped: parameters, the optimizer's state, schedules
     and step counters do not change, and the step is counted as skipped.
 
     Args:
-        opt: an Optax optimizer or a Keras optimizer.
+        opt: an optimizer of Optax, Keras or ``tf.compat.v1.train``.
         loss_scale: ``"dynamic"`` (in float16: starts at 2**15 and adjusts itself; in bfloat16 and
             if nothing is rewritten: no scaling, since bfloat16 has float32's range), a number of at
             least 1, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
@@ -96,8 +99,8 @@ def enable_mixed_precision_graph_rewrite(
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
         enabled: False rewrites and scales nothing. An Optax optimizer then has the same methods and
-            still skips steps whose gradients are not finite; a Keras optimizer is returned
-            unchanged.
+            still skips steps whose gradients are not finite; optimizers of Keras and TensorFlow
+            are returned unchanged.
 
     Returns:
         The wrapped optimizer.
@@ -200,6 +203,8 @@ def optimizer_from_environment(
     if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # the default, as if omitted
         loss_scale = switches.loss_scale
     if isinstance(loss_scale, str) and switches.loss_scaling and not switches.rewrite:
+        from duotone.scale.state import DynamicLossScale
+
         loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
     parts = {"rewrite": switches.rewrite, "scale": switches.loss_scaling}
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, **parts)
@@ -216,19 +221,18 @@ def _wrapped(
     scale: bool,
 ) -> Any:
     """Returns the optimizer, wrapped by the adapter of its library."""
-    if _is_keras(opt):
+    if _is_keras(opt) or _is_of_tensorflow(opt):
         if is_off(ENABLE, dtype):
             return opt
         if axis_name is not None:
             raise ArgumentError(
                 "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "
-                "pmap and shard_map; Keras distributes by sharding, where the check is always "
-                "global. Leave it out."
+                "pmap and shard_map. Keras and TensorFlow check the gradients of all devices "
+                "without it. Leave it out."
             )
-        from duotone.adapters import keras
-
-        loss_scale = loss_scale if scale else None
-        return keras.enable(opt, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)
+        scale_or_none = loss_scale if scale else None
+        enable = _adapter_of(opt)
+        return enable(opt, scale_or_none, dtype=dtype, policy=policy, rewrite=rewrite)
     from duotone.adapters import optax
 
     parts = {"rewrite": rewrite, "scale": scale}
@@ -246,3 +250,23 @@ def _is_keras(opt: Any) -> bool:
     if not isinstance(base, type):
         return False
     return isinstance(opt, base) or (isinstance(opt, type) and issubclass(opt, base))
+
+
+def _is_of_tensorflow(opt: Any) -> bool:
+    """Returns True for an optimizer of ``tf.compat.v1.train``, or a class of them."""
+    training = sys.modules.get("tensorflow.python.training.optimizer")
+    base = getattr(training, "Optimizer", None)
+    if not isinstance(base, type):
+        return False
+    return isinstance(opt, base) or (isinstance(opt, type) and issubclass(opt, base))
+
+
+def _adapter_of(opt: Any) -> Any:
+    """Returns the function that wraps an optimizer of Keras or TensorFlow."""
+    if not _is_keras(opt):
+        from duotone.adapters.tensorflow.v1 import enable
+    elif sys.modules["keras"].backend.backend() == "tensorflow":
+        from duotone.adapters.tensorflow.keras import enable
+    else:
+        from duotone.adapters.keras import enable
+    return enable

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
+import numpy as np
 
 from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
 from duotone.graph.graph import HALF_TYPES, HalfType
@@ -76,7 +76,7 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
         ArgumentError: it is neither a half type nor float32.
     """
     try:
-        found = jax.numpy.dtype(canonical(dtype) if isinstance(dtype, str) else dtype).name
+        found = _name_of(dtype)
     except TypeError as error:
         near = near_half(dtype) if isinstance(dtype, str) else ""
         meant = f"did you mean {near!r}? Else " if near else ""
@@ -92,6 +92,15 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
             f"None (asks the device) or jnp.float32 (off){_else(name, 'dtype')}"
         )
     return HALF_TYPES[found]
+
+
+def _name_of(dtype: Any) -> str:
+    """Returns the name of a dtype of NumPy, JAX or TensorFlow; TypeError if it is none."""
+    if isinstance(dtype, str):
+        dtype = canonical(dtype)
+        if dtype in HALF_TYPES or dtype == OFF:
+            return dtype
+    return np.dtype(getattr(dtype, "as_numpy_dtype", dtype)).name
 
 
 def is_off(name: str, dtype: Any) -> bool:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from duotone.policy.dtypes import HALF_NAMES, OFF, canonical
 from duotone.policy.environment import environment_error, parse_boolean, warn_of_unknown
+from duotone.policy.scales import MAX_SCALE, MIN_SCALE
 
 TENSORFLOW_SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SWITCH = "DUOTONE_ENABLE"
@@ -33,7 +34,6 @@ _PARTS = ("GRAPH_REWRITE", "LOSS_SCALING")
 _DTYPE_TAKES = "float16, bfloat16 or float32 (off) (empty: asks the device)"
 
 _LOSS_SCALE_TAKES = "dynamic, none or a number from 2**-126 to 2**126 (empty: dynamic)"
-_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-126, 2.0**126
 
 
 class SwitchVariable(NamedTuple):
@@ -138,6 +138,6 @@ def _loss_scale(value: str) -> str | float | None:
         number = float(name)
     except ValueError:
         number = math.nan
-    if not _SMALLEST_SCALE <= number <= _LARGEST_SCALE:
+    if not MIN_SCALE <= number <= MAX_SCALE:
         raise environment_error(LOSS_SCALE, value, "not a loss scale", _LOSS_SCALE_TAKES)
     return number

@@ -7,17 +7,20 @@ optimizer while it is imported. ``make_loss_scale`` makes the arrays when traini
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
-from duotone.scale.configuration import GROWTH_INTERVAL, check_scale, with_names_of_tensorflow
+from duotone.errors import ArgumentTypeError, kind_of
+from duotone.policy.scales import (
+    DYNAMIC,
+    GROWTH_INTERVAL,
+    check_scale,
+    with_names_of_tensorflow,
+    word_or_number,
+)
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
-
-DYNAMIC = "dynamic"
 
 
 @with_names_of_tensorflow(
@@ -94,15 +97,8 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
     """
     if loss_scale is None or isinstance(loss_scale, LossScale):
         return loss_scale
-    if isinstance(loss_scale, str):
-        if loss_scale.lower() == DYNAMIC:
-            return DYNAMIC
-        raise ArgumentError(
-            f'loss_scale={loss_scale!r}: the only string accepted is "dynamic". Pass it, a '
-            "positive number, a loss-scale object, or None for no scaling."
-        )
-    if isinstance(loss_scale, numbers.Real) and not isinstance(loss_scale, bool):
-        return check_scale("loss_scale", loss_scale)
+    if (found := word_or_number(loss_scale)) is not None:
+        return found
     if isinstance(loss_scale, type) and issubclass(loss_scale, LossScale):
         remedy = f"Make an instance of it: {loss_scale.__name__}(...)."
     elif hasattr(loss_scale, "dtype"):

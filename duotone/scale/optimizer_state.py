@@ -21,7 +21,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.regions import updating
-from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
+from duotone.policy.scales import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
 

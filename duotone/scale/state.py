@@ -31,7 +31,7 @@ from jax import lax
 
 from duotone.errors import ArgumentError
 from duotone.policy.regions import scaling_loss, updating
-from duotone.scale.configuration import (
+from duotone.policy.scales import (
     GROWTH_INTERVAL,
     check_factor,
     check_interval,

@@ -30,7 +30,7 @@ from duotone.policy.arguments import (
 )
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
-from duotone.scale.configuration import check_scale
+from duotone.policy.scales import check_scale
 from duotone.scale.gradient import (
     check_argnums,
     check_reach,

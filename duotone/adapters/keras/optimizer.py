@@ -32,6 +32,7 @@ from duotone.adapters.keras import hooks, refusals, scaled, settings
 from duotone.adapters.keras.plans import WrappedBase
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
+from duotone.policy.plain_data import policy_data
 from duotone.policy.policy import Policy
 from duotone.scale import DynamicLossScale, all_finite, select_tree
 from duotone.scale.monitor import StuckAlarm
@@ -287,7 +288,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
             "loss_scale": settings.loss_scale_data(self._chosen),
             "dtype": self._dtype,
-            "policy": settings.policy_data(self._policy),
+            "policy": policy_data(self._policy),
             "rewrite": self._rewrite,
         }
 

@@ -14,9 +14,10 @@ import jax
 
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError, kind_of
+from duotone.policy.plain_data import policy_of
 from duotone.policy.policy import Policy
+from duotone.policy.scales import DYNAMIC, MAX_SCALE, MIN_SCALE
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
-from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.transforms import autocast as api
 
 KerasLossScale = DynamicLossScale | FixedLossScale | NoLossScale
@@ -26,9 +27,6 @@ _LOSS_SCALES: dict[str, type[Any]] = {
     "fixed": FixedLossScale,
     "none": NoLossScale,
 }
-# A folder of this machine; the model may be loaded on another one, where a policy that names a
-# folder which is not there could not even be made.
-_NOT_SAVED = frozenset({"log_path"})
 
 
 def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
@@ -46,7 +44,7 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
         data = dict(loss_scale)
         return _LOSS_SCALES[data.pop("rule")](**data)
     checked = choice.check_loss_scale(loss_scale)
-    if checked == choice.DYNAMIC:
+    if checked == DYNAMIC:
         return None
     if isinstance(checked, LossScale) and type(checked) not in _LOSS_SCALES.values():
         raise ArgumentTypeError(
@@ -87,25 +85,9 @@ def check_dtype(dtype: Any) -> str | None:
 
 def check_policy(policy: Any) -> Policy | None:
     """Returns a policy, also from the data that :func:`policy_data` made of it."""
-    if isinstance(policy, Mapping):
-        return Policy(**policy)
+    policy = policy_of(policy)
     api.check_settings(ENABLE, None, policy)
     return policy
-
-
-def policy_data(policy: Policy | None) -> dict[str, Any] | None:
-    """Returns the fields of a policy that are not defaults, as plain data; without ``log_path``."""
-    if policy is None:
-        return None
-    data = {}
-    for field in dataclasses.fields(policy):
-        content = getattr(policy, field.name)
-        if field.name.startswith("_") or field.name in _NOT_SAVED or content == field.default:
-            continue
-        if isinstance(content, frozenset):
-            content = sorted(content)
-        data[field.name] = list(content) if isinstance(content, tuple) else content
-    return data
 
 
 def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:

@@ -91,6 +91,11 @@ def is_enabled() -> bool:
     return _state.settings is not None
 
 
+def settings() -> LiveSettings | None:
+    """Returns how graphs are rewritten; None while the rewrite is off."""
+    return _state.settings
+
+
 def rewritten_graphs() -> tuple[LiveGraph, ...]:
     """Returns the graphs that were rewritten since the rewrite was switched on, oldest first."""
     return tuple(_state.graphs)

@@ -1,4 +1,7 @@
-"""Checks the configuration of a loss scale; each error names a remedy."""
+"""The numbers of a loss scale, checked; each error names a remedy.
+
+This module needs no JAX: TensorFlow's optimizers take the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from duotone.errors import ArgumentError, ArgumentTypeError
+
+DYNAMIC = "dynamic"
+"""The word for a loss scale that adjusts itself."""
 
 GROWTH_INTERVAL = 2000
 """Finite steps in a row after which a loss scale grows by default, as in TensorFlow."""
@@ -69,6 +75,30 @@ def _check_number(name: str, number: Any) -> float:
         f"{number!r} of type {type(number).__name__}. Convert an array with float(x); to go on "
         "from a saved loss scale, restore its arrays into a new one."
     )
+
+
+def word_or_number(loss_scale: Any) -> str | float | None:
+    """Returns the argument ``loss_scale`` if it is a word or a number, else None.
+
+    Args:
+        loss_scale: any argument.
+
+    Returns:
+        ``"dynamic"`` or a float from 2**-126 to 2**126; None if it is neither word nor number.
+
+    Raises:
+        ArgumentError: another word, or a number that is out of range.
+    """
+    if isinstance(loss_scale, str):
+        if loss_scale.lower() == DYNAMIC:
+            return DYNAMIC
+        raise ArgumentError(
+            f'loss_scale={loss_scale!r}: the only string accepted is "dynamic". Pass it, a '
+            "positive number, a loss-scale object, or None for no scaling."
+        )
+    if isinstance(loss_scale, numbers.Real) and not isinstance(loss_scale, bool):
+        return check_scale("loss_scale", loss_scale)
+    return None
 
 
 def check_scale(name: str, number: Any) -> float:

@@ -1,0 +1,13 @@
+"""Optimizers of live TensorFlow: Keras 3, and ``tf.compat.v1.train``.
+
+::
+
+    loss * scale ─ gradients ─ / scale ─ finite? ─ all replicas ─ update, or skip ─ new scale
+
+``rule`` is what the user asked for, ``settings`` all arguments and the process's switch,
+``scaling`` the arithmetic, ``replicas`` the decision that all replicas share, ``statistics`` what a
+skipped step restores, ``fitting`` the hook into Keras' ``fit``, ``keras`` and ``v1`` the two
+optimizers, ``refusals`` the errors.
+
+These modules import TensorFlow and need no JAX. ``duotone.tensorflow.live`` rewrites the graphs.
+"""

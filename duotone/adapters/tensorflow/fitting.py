@@ -1,0 +1,85 @@
+"""Fitting: a guard around each training step of a Keras model with a wrapped optimizer.
+
+Keras makes the function of a training step in ``make_train_function``, from the method
+``train_step``. duotone wraps the first, once, in the classes of ``keras.Model.__mro__`` that define
+it. While it runs, ``model.train_step`` is the guarded step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from duotone.adapters.tensorflow.statistics import guard
+
+logger = logging.getLogger("duotone")
+
+_MAKER = "make_train_function"
+_WRAPPED = "__duotone_hook__"
+
+
+def install() -> None:
+    """Wraps the method with which Keras makes its training function; later calls do nothing."""
+    for kind in keras.Model.__mro__:
+        method = vars(kind).get(_MAKER)
+        if method is not None and not hasattr(method, _WRAPPED):
+            setattr(kind, _MAKER, _wrapped(method))
+
+
+def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def make(self: Any, force: bool = False) -> Any:
+        if not _is_wrapped(self) or "train_step" in vars(self):
+            return method(self, force=force)
+        _warn_of_eager(self)
+        with _guarded_step(self):
+            return method(self, force=force)
+
+    setattr(make, _WRAPPED, True)
+    return make
+
+
+def _is_wrapped(model: Any) -> bool:
+    """Returns True if an attribute of a model is a wrapped optimizer."""
+    from duotone.adapters.tensorflow.keras import LossScaleOptimizer
+
+    return any(isinstance(attribute, LossScaleOptimizer) for attribute in vars(model).values())
+
+
+@contextlib.contextmanager
+def _guarded_step(model: Any) -> Iterator[None]:
+    """Replaces the training step of a model while Keras makes a function of it."""
+    step = model.train_step
+
+    @functools.wraps(step)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with guard(_statistics(model)):
+            return step(*args, **kwargs)
+
+    vars(model)["train_step"] = guarded
+    try:
+        yield
+    finally:
+        del vars(model)["train_step"]
+
+
+def _statistics(model: Any) -> list[Any]:
+    """Returns the variables of a model that are not trained, without those of its optimizers."""
+    kinds = keras.optimizers.Optimizer
+    optimizers = [own for own in vars(model).values() if isinstance(own, kinds)]
+    theirs = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+    return [v for v in model.non_trainable_variables if id(v) not in theirs]
+
+
+def _warn_of_eager(model: Any) -> None:
+    if model.run_eagerly:
+        logger.warning(
+            "model %r runs eagerly (run_eagerly=True): there is no graph to rewrite, so it trains "
+            "in float32. Compile it with run_eagerly=False.",
+            model.name,
+        )

@@ -1,0 +1,114 @@
+"""Replicas: a step that all replicas of a distribution strategy take, or none.
+
+::
+
+    each replica     its gradients are finite?  its loss
+    all replicas     AND, sum                                   (one collective)
+    across replicas  if finite: each replica updates;  new loss scale
+
+A strategy allows no branch with a collective inside of a replica, so the branch is across them.
+Without a strategy there is one replica, and the same code runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duotone.adapters.tensorflow.rule import Rule
+from duotone.adapters.tensorflow.scaling import State, advance, float32_scope, tf
+from duotone.errors import ArgumentError
+
+
+def agreed(finite: Any, loss: Any = None) -> tuple[Any, Any]:
+    """Returns whether the gradients of all replicas are finite, and the sum of their losses.
+
+    Args:
+        finite: ``bool[]``, of this replica.
+        loss: ``float32[]``, of this replica; None if it is unknown.
+
+    Raises:
+        ArgumentError: the step is outside of ``strategy.run``.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise ArgumentError(
+            "a step of a wrapped optimizer ran in the scope of a distribution strategy, outside of "
+            "its replicas. Call strategy.run(step, args=...) with the function that applies the "
+            "gradients."
+        )
+    if context.num_replicas_in_sync == 1:
+        return finite, loss
+    with float32_scope():
+        bad = tf.cast(tf.logical_not(finite), tf.float32)
+        own = tf.stack([bad, bad if loss is None else loss])
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        return total[0] == 0, None if loss is None else total[1]
+
+
+def across(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls ``function(strategy, *args)`` once for all replicas.
+
+    Args:
+        function: what to call.
+        *args: values of this replica; the function gets those of all replicas.
+    """
+    merge = tf.__internal__.distribute.interim.maybe_merge_call
+    return merge(function, tf.distribute.get_strategy(), *args)
+
+
+def one_of(strategy: Any, value: Any) -> Any:
+    """Returns the value of the first replica, of a value that all agreed on."""
+    return None if value is None else strategy.experimental_local_results(value)[0]
+
+
+def take_or_skip(
+    rule: Rule,
+    state: State,
+    finite: Any,
+    loss: Any,
+    update: Callable[..., Any],
+    args: Sequence[Any],
+) -> Any:
+    """Updates in all replicas if the gradients are finite; then adjusts the loss scale.
+
+    Args:
+        rule: how the loss scale changes.
+        state: its variables.
+        finite: ``bool[]``, as :func:`agreed` gives it.
+        loss: the loss of all replicas, or None.
+        update: takes a step with ``args``, in each replica.
+        args: the gradients and variables of this replica.
+
+    Returns:
+        One operation that does all this.
+    """
+
+    def decide(strategy: Any, finite: Any, loss: Any, *args: Any) -> Any:
+        with float32_scope():
+            taken = one_of(strategy, finite)
+            before = state.read()
+            after = advance(rule, before, taken, one_of(strategy, loss))
+            updated = _if(taken, lambda: _each(strategy, update, args))
+            return tf.group(updated, *state.assign(after))
+
+    return across(decide, finite, loss, *args)
+
+
+def _if(condition: Any, then: Callable[[], Any]) -> Any:
+    """Runs ``then`` if the condition is true; returns an operation in a graph."""
+
+    def run() -> Any:
+        operation = then()
+        with tf.control_dependencies(() if operation is None else (operation,)):
+            return tf.no_op()
+
+    return tf.cond(condition, run, tf.no_op)
+
+
+def _each(strategy: Any, update: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Calls a function in each replica; returns an operation if the function does."""
+    if not tf.distribute.in_cross_replica_context():  # compiled by XLA, a replica branches itself
+        return update(*args)
+    made = strategy.extended.call_for_each_replica(update, args=tuple(args))
+    return None if made is None else strategy.group(made)

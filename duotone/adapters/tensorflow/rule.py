@@ -1,0 +1,147 @@
+"""Rule: the loss scale that a user asked for, as plain numbers without TensorFlow.
+
+One rule has all three kinds of loss scale. A fixed one is a dynamic one whose floor and cap are
+equal, and the scale without scaling is fixed at 1. ``scaling`` has the arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from duotone.errors import ArgumentTypeError, kind_of
+from duotone.policy.scales import (
+    DYNAMIC,
+    GROWTH_INTERVAL,
+    check_factor,
+    check_interval,
+    check_scale,
+    word_or_number,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """How a loss scale changes.
+
+    Attributes:
+        initial: the first scale.
+        growth_interval: finite steps in a row after which it grows.
+        factor: by which it grows and shrinks.
+        floor: the smallest scale.
+        cap: the largest scale.
+    """
+
+    initial: float = 2.0**15
+    growth_interval: int = GROWTH_INTERVAL
+    factor: float = 2.0
+    floor: float = 1.0
+    cap: float = 2.0**24
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        for name in ("initial", "floor", "cap"):
+            check_scale(name, getattr(self, name))
+        check_factor(self.factor)
+        check_interval(self.growth_interval)
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if the scale never changes."""
+        return self.floor == self.cap
+
+    @property
+    def scales(self) -> bool:
+        """True if losses are multiplied."""
+        return not (self.is_fixed and self.initial == 1.0)
+
+
+def fixed(value: float) -> Rule:
+    """Returns the rule of a scale that stays.
+
+    Args:
+        value: the scale.
+    """
+    return Rule(initial=value, floor=value, cap=value)
+
+
+NONE = fixed(1.0)
+"""No scaling."""
+
+
+def rule_of(loss_scale: Any) -> Rule | None:
+    """Returns the rule that the argument ``loss_scale`` means.
+
+    Args:
+        loss_scale: ``"dynamic"``, a number, None, a loss scale of duotone, one of
+            ``tf.compat.v1.mixed_precision``, or the result of :func:`data_of`.
+
+    Returns:
+        The rule; None for ``"dynamic"``, whose rule depends on the half type.
+
+    Raises:
+        ArgumentTypeError: something else.
+        ArgumentError: another word, or a number out of range.
+    """
+    if loss_scale is None:
+        return NONE
+    found = word_or_number(loss_scale)
+    if found is not None:
+        return None if found == DYNAMIC else fixed(float(found))
+    data = loss_scale if isinstance(loss_scale, Mapping) else _described(loss_scale)
+    if data is None:
+        raise ArgumentTypeError(
+            'loss_scale must be "dynamic", a positive number, a DynamicLossScale, FixedLossScale '
+            f"or NoLossScale, or None; got {kind_of(loss_scale)}."
+        )
+    return _from_data(dict(data))
+
+
+def data_of(rule: Rule | None) -> Any:
+    """Returns a rule as plain data, in the format of Keras optimizers on JAX."""
+    if rule is None:
+        return DYNAMIC
+    if not rule.is_fixed:
+        return {"rule": DYNAMIC, **dataclasses.asdict(rule)}
+    return {"rule": "fixed", "constant": rule.initial} if rule.scales else {"rule": "none"}
+
+
+def _from_data(data: dict[str, Any]) -> Rule:
+    kind = data.pop("rule")
+    if kind == DYNAMIC:
+        return Rule(**data)
+    return fixed(data["constant"]) if kind == "fixed" else NONE
+
+
+def _described(loss_scale: Any) -> dict[str, Any] | None:
+    """Returns the data of a loss-scale object; None if it is not one."""
+    return _of_duotone(loss_scale) or _of_tensorflow(loss_scale)
+
+
+def _of_duotone(loss_scale: Any) -> dict[str, Any] | None:
+    scales = sys.modules.get("duotone.scale.state")  # a program that has such an object loaded it
+    if scales is None:
+        return None
+    if isinstance(loss_scale, scales.DynamicLossScale):
+        names = [field.name for field in dataclasses.fields(Rule)]
+        return {"rule": DYNAMIC} | {name: getattr(loss_scale, name) for name in names}
+    if isinstance(loss_scale, scales.FixedLossScale):
+        return {"rule": "fixed", "constant": loss_scale.constant}
+    return {"rule": "none"} if isinstance(loss_scale, scales.NoLossScale) else None
+
+
+def _of_tensorflow(loss_scale: Any) -> dict[str, Any] | None:
+    read = getattr(loss_scale, "get_config", None)
+    config = read() if read is not None and not isinstance(loss_scale, type) else {}
+    if "loss_scale_value" in config:
+        return {"rule": "fixed", "constant": float(config["loss_scale_value"])}
+    if "increment_period" not in config:
+        return None
+    return {
+        "rule": DYNAMIC,
+        "initial": float(config["initial_loss_scale"]),
+        "growth_interval": int(config["increment_period"]),
+        "factor": float(config["multiplier"]),
+    }

@@ -1,0 +1,106 @@
+"""Settings: the half type, the policy and the loss scale of one optimizer, and the process's switch.
+
+The rewrite concerns every graph of the process, so all wrapped optimizers share its settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Self
+
+from duotone.adapters import ENABLE
+from duotone.adapters.tensorflow.rule import NONE, Rule, data_of, rule_of
+from duotone.errors import ArgumentError
+from duotone.policy.arguments import check_policy, half_named
+from duotone.policy.plain_data import policy_data, policy_of
+from duotone.policy.policy import Policy
+from duotone.tensorflow.live import switch
+from duotone.tensorflow.live.graphs import LiveSettings
+
+_KEPT = f"*{switch.FLOAT32_SCOPE}*"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of a wrapped optimizer, checked.
+
+    Attributes:
+        loss_scale: None for ``"dynamic"``.
+        dtype: ``"float16"``, ``"bfloat16"``, or None for the choice of the device.
+        policy: which operations may be painted.
+        rewrite: whether graphs are rewritten; else the optimizer only scales the loss.
+        half: the half type in use; None if nothing is rewritten.
+    """
+
+    loss_scale: Rule | None
+    dtype: str | None
+    policy: Policy | None
+    rewrite: bool
+    half: str | None
+
+    @classmethod
+    def of(cls, loss_scale: Any, dtype: Any, policy: Any, rewrite: bool) -> Self:
+        """Checks the arguments, also from the data that :meth:`data` made of them.
+
+        Raises:
+            ArgumentTypeError: an argument of the wrong type.
+            ArgumentError: a value out of range.
+        """
+        policy = policy_of(policy)
+        check_policy(ENABLE, policy)
+        rule = rule_of(loss_scale)
+        named = None if dtype is None else half_named(ENABLE, dtype)
+        name = None if named is None else named.name
+        off = not rewrite or (dtype is not None and named is None)
+        return cls(rule, name, policy, not off, None if off else name or _of_device())
+
+    @property
+    def rule(self) -> Rule:
+        """The loss scale in use: ``"dynamic"`` scales in float16 only."""
+        if self.loss_scale is not None:
+            return self.loss_scale
+        return Rule() if self.half == "float16" or not self.rewrite else NONE
+
+    @property
+    def guards(self) -> bool:
+        """True if steps whose gradients are not finite are skipped."""
+        return self.rule.scales or self.half == "float16"
+
+    def data(self) -> dict[str, Any]:
+        """Returns the arguments as plain data, in the format of Keras optimizers on JAX."""
+        return {
+            "loss_scale": data_of(self.loss_scale),
+            "dtype": self.dtype,
+            "policy": policy_data(self.policy),
+            "rewrite": self.rewrite,
+        }
+
+    def switch_on(self) -> None:
+        """Switches the rewrite of this process on.
+
+        Raises:
+            ArgumentError: another optimizer has switched it on with other settings.
+            TensorFlowError: this TensorFlow does not call the plug-in.
+        """
+        if self.half is None:
+            return
+        wanted = LiveSettings(self.half, _with_float32_scope(self.policy))
+        current = switch.settings()
+        if current is None:
+            switch.enable(wanted)
+        elif (current.dtype, current.policy) != (wanted.dtype, wanted.policy):
+            raise ArgumentError(
+                f"{ENABLE}: the graphs of this process are rewritten to {current.dtype} already, "
+                f"with another dtype or policy than this optimizer asks for ({wanted.dtype}). A "
+                "process has one rewrite: wrap all optimizers with the same dtype and policy, or "
+                "call duotone.tensorflow.disable_mixed_precision_graph_rewrite() first."
+            )
+
+
+def _with_float32_scope(policy: Policy | None) -> Policy:
+    policy = policy or Policy()
+    return policy.replace(keep_full=(*policy.keep_full, _KEPT))
+
+
+def _of_device() -> str | None:
+    return "bfloat16"

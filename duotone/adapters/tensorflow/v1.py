@@ -1,0 +1,220 @@
+"""Optimizers of TensorFlow 1: ``tf.compat.v1.train``, for graphs, Sessions and ``tf.function``.
+
+::
+
+    opt = duotone.enable_mixed_precision_graph_rewrite(tf.compat.v1.train.AdamOptimizer())
+    train = opt.minimize(loss, global_step=step)
+
+Each graph in which the optimizer is used has its own loss scale, in variables that
+``global_variables_initializer`` initializes and ``Saver`` saves.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from duotone.adapters import ENABLE
+from duotone.adapters.tensorflow import refusals
+from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
+from duotone.adapters.tensorflow.scaling import (
+    State,
+    all_finite,
+    float32_scope,
+    metrics_of,
+    scale,
+    tf,
+    unscale,
+)
+from duotone.adapters.tensorflow.settings import Settings
+from duotone.adapters.tensorflow.statistics import is_here
+
+class _Eager:
+    """The key of the variables that all functions share, instead of a graph."""
+
+
+_EAGER = _Eager()
+_Base: Any = tf.compat.v1.train.Optimizer
+
+
+class V1LossScaleOptimizer(_Base):
+    """An optimizer of TensorFlow 1 for training in mixed precision.
+
+    Args:
+        optimizer: the wrapped optimizer.
+        settings: its checked arguments.
+    """
+
+    def __init__(self, optimizer: Any, settings: Settings) -> None:
+        super().__init__(use_locking=False, name=optimizer.get_name())
+        self._optimizer = optimizer
+        self._settings = settings
+        self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
+        self._of_steps: list[tuple[Any, Any]] = []
+
+    # The loss scale.
+
+    @property
+    def half(self) -> str | None:
+        """``"float16"``, ``"bfloat16"``, or None if graphs are not rewritten."""
+        return self._settings.half
+
+    @property
+    def loss_scale(self) -> Any:
+        """The loss scale of the current graph, ``float32[]``."""
+        return tf.convert_to_tensor(self._state().value)
+
+    def metrics(self) -> dict[str, Any]:
+        """Returns the state of the loss scale in the current graph.
+
+        Returns:
+            ``loss_scale``, ``good_steps``, ``skipped_steps`` and ``last_finite`` (tensors to run,
+            or numbers outside of a graph), and ``dtype``: the half type, or ``"float32"`` if graphs
+            are not rewritten. Run them in another ``Session.run`` than the step.
+        """
+        return {**metrics_of(self._state()), "dtype": self.half or "float32"}
+
+    def _state(self) -> State:
+        """Returns the variables of the loss scale in the current graph; creates them once."""
+        with tf.init_scope():
+            eager = tf.executing_eagerly()  # the caller is a tf.function
+            graph = _EAGER if eager else tf.compat.v1.get_default_graph()
+            if graph not in self._states:
+                self._states[graph] = self._new_state()
+            return self._states[graph]
+
+    def _new_state(self) -> State:
+        initial = self._settings.rule.initial
+        with tf.name_scope(f"{self.get_name()}/loss_scale"):
+            return State(
+                _variable("value", initial, tf.float32),
+                _variable("good_steps", 0, tf.int32),
+                _variable("skipped", 0, tf.int32),
+                _variable("last_finite", True, tf.bool),
+                _variable("stuck", 0, tf.int32),
+            )
+
+    # One step.
+
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Returns the gradients of a loss, unscaled, and their variables.
+
+        Args:
+            loss: a floating scalar, or a function that returns it.
+            *args: as for ``tf.compat.v1.train.Optimizer.compute_gradients``.
+            **kwargs: the same.
+
+        Raises:
+            ArgumentError: the call is eager.
+        """
+        self._refuse_eager("compute_gradients")
+        if not self._settings.guards:
+            return self._optimizer.compute_gradients(loss, *args, **kwargs)
+        value, losses = self.loss_scale, []
+        scaled = functools.partial(self._scaled, loss, value, losses)
+        pairs = self._optimizer.compute_gradients(
+            scaled if callable(loss) else scaled(), *args, **kwargs
+        )
+        unscaled = [(unscale(gradient, value), variable) for gradient, variable in pairs]
+        # Clipping by value, between this call and the next, would hide an infinity.
+        self._of_steps.append((all_finite([g for g, _ in unscaled]), losses[-1]))
+        return unscaled
+
+    def _scaled(self, loss: Any, value: Any, losses: list[Any]) -> Any:
+        found = loss() if callable(loss) else loss
+        losses.append(found)
+        return scale(found, value) if self._settings.rule.scales else found
+
+    def apply_gradients(
+        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: Any = None
+    ) -> Any:
+        """Returns an operation that takes a step, or skips it if a gradient is not finite.
+
+        A skipped step changes neither the variables nor the slots nor the global step.
+
+        Args:
+            grads_and_vars: the result of :meth:`compute_gradients`.
+            global_step: is incremented by a step that is taken.
+            name: the name of the operation.
+
+        Raises:
+            ArgumentError: the call is eager, or outside of the replicas of a strategy.
+        """
+        self._refuse_eager("apply_gradients")
+        pairs = list(grads_and_vars)
+        if not self._settings.guards:
+            return self._update(pairs, global_step, name)
+        finite, loss = self._finite_and_loss([gradient for gradient, _ in pairs])
+        finite, loss = agreed(finite, loss)
+        rule, state = self._settings.rule, self._state()
+        return take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
+
+    def _finite_and_loss(self, gradients: list[Any]) -> tuple[Any, Any]:
+        """Returns whether a step is finite, and its loss if there is one.
+
+        It counts what each ``compute_gradients`` in this graph found since the last step.
+        """
+        steps, self._of_steps = self._of_steps, []
+        steps = [(finite, loss) for finite, loss in steps if is_here(finite)]
+        losses = [loss for _, loss in steps if is_here(loss) and loss.shape.rank == 0]
+        with float32_scope():
+            found = [all_finite(gradients), *(finite for finite, _ in steps)]
+            loss = tf.cast(losses[0], tf.float32) if len(losses) == 1 else None
+            return tf.reduce_all(tf.stack(found)), loss
+
+    def _update(self, pairs: Any, global_step: Any, name: Any) -> Any:
+        with float32_scope():
+            return self._optimizer.apply_gradients(pairs, global_step, name)
+
+    def _refuse_eager(self, method: str) -> None:
+        if tf.executing_eagerly():
+            raise refusals.is_eager(method)
+
+    # The wrapped optimizer has the rest.
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """Returns a slot of the wrapped optimizer."""
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Returns the names of the wrapped optimizer's slots."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> list[Any]:
+        """Returns the variables of the wrapped optimizer and of the loss scale."""
+        return [*self._optimizer.variables(), *self._state()]
+
+
+def _variable(name: str, value: Any, dtype: Any) -> Any:
+    return tf.Variable(
+        value,
+        trainable=False,
+        name=name,
+        dtype=dtype,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def enable(
+    optimizer: Any, loss_scale: Any, *, dtype: Any, policy: Any, rewrite: bool
+) -> V1LossScaleOptimizer:
+    """Wraps an optimizer of TensorFlow 1, and switches the rewrite of this process on.
+
+    Args:
+        optimizer: an optimizer of ``tf.compat.v1.train``.
+        loss_scale: ``"dynamic"``, a number, a loss-scale object or None.
+        dtype: the half type, or None for the choice of the device.
+        policy: which operations may be painted.
+        rewrite: whether graphs are rewritten.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: an argument that cannot be used.
+    """
+    theirs = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+    refusals.check_v1_optimizer(optimizer, _Base, (V1LossScaleOptimizer, theirs))
+    refusals.check_global_policy(ENABLE)
+    settings = Settings.of(loss_scale, dtype, policy, rewrite)
+    settings.switch_on()
+    return V1LossScaleOptimizer(optimizer, settings)

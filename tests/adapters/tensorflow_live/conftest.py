@@ -1,0 +1,27 @@
+"""TensorFlow with two logical CPUs; the rewrite is off after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Any:
+    """TensorFlow; the test is skipped where it is not installed."""
+    tf = pytest.importorskip("tensorflow")
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+    return tf
+
+
+@pytest.fixture
+def tf(tensorflow: Any) -> Iterator[Any]:
+    """TensorFlow; the rewrite is switched off after the test."""
+    from duotone.tensorflow.live import switch
+
+    yield tensorflow
+    switch.disable()

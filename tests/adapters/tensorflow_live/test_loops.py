@@ -1,0 +1,184 @@
+"""Loops of one's own, and distribution strategies: all replicas take a step, or none."""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import duotone
+from duotone.errors import ArgumentError
+from tests.adapters.tensorflow_live.small import (
+    BATCH,
+    X,
+    Y,
+    bad,
+    half_operations,
+    model,
+    same_bits,
+    wrap,
+)
+from tests.tensorflow.in_tensorflow import needs_tensorflow
+
+pytestmark = needs_tensorflow
+
+SMALL = duotone.dynamic_loss_scale(2.0**10)
+"""A scale at which the first steps do not overflow."""
+
+
+def loop(tf, opt, trained):
+    """A compiled step of one's own."""
+
+    @tf.function
+    def step(x, y):
+        with opt.guard(trained):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((trained(x, training=True) - y) ** 2)
+                scaled = opt.scale_loss(loss)
+            gradients = tape.gradient(scaled, trained.trainable_variables)
+            opt.apply(gradients, trained.trainable_variables)
+        return loss
+
+    return step
+
+
+def _all(trained, opt):
+    return [v.numpy() for v in (*trained.variables, *opt.inner_optimizer.variables)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_loop_trains_in_half(tf, dtype):
+    import keras
+
+    opt, trained = wrap(keras.optimizers.Adam(1e-2), dtype), model()
+    step = loop(tf, opt, trained)
+    first = float(step(X, Y))
+    for _ in range(60):
+        last = float(step(X, Y))
+    assert last < first / 5
+    assert any("MatMul" in name for name in half_operations())
+
+
+def test_a_skipped_step_of_a_loop_changes_nothing(tf):
+    """The loss scale may be read before the variables of the optimizer exist."""
+    import keras
+
+    opt, trained = wrap(keras.optimizers.Adam(1e-2), loss_scale=SMALL), model()
+    step = loop(tf, opt, trained)
+    step(bad(), BATCH[1])
+    for x in (BATCH[0], bad(), BATCH[0]):
+        before = _all(trained, opt)
+        step(x, BATCH[1])
+        assert same_bits(before, _all(trained, opt)) == (not np.isfinite(x).all())
+    assert opt.metrics()["loss_scale"] == 2**8
+    assert int(opt.iterations) == 2
+
+
+def test_the_gradients_are_those_of_the_loss(tf):
+    """The scale that multiplies and the one that divides are the same after it has changed."""
+    import keras
+
+    def weights(opt):
+        trained = model()
+        step = loop(tf, opt, trained)
+        for x in (BATCH[0], bad(), BATCH[0], BATCH[0]):
+            step(x, BATCH[1])
+        return trained.layers[0].kernel.numpy()
+
+    scaled = weights(wrap(keras.optimizers.SGD(1e-2), loss_scale=SMALL))
+    same = weights(wrap(keras.optimizers.SGD(1e-2), loss_scale=None))
+    np.testing.assert_allclose(scaled, same, atol=1e-3)
+    assert not np.array_equal(scaled, model().layers[0].kernel.numpy())
+
+
+def test_a_tape_outside_of_the_graph(tf):
+    import keras
+
+    opt, trained = wrap(keras.optimizers.Adam(1e-2), loss_scale=SMALL), model()
+
+    @tf.function
+    def loss_of(x, y):
+        return tf.reduce_mean((trained(x, training=True) - y) ** 2)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            scaled = opt.scale_loss(loss_of(x, BATCH[1]))
+        opt.apply(tape.gradient(scaled, trained.trainable_variables), trained.trainable_variables)
+
+    step(BATCH[0])
+    before = [v.numpy() for v in trained.trainable_variables]
+    step(bad())
+    assert same_bits(before, [v.numpy() for v in trained.trainable_variables])
+    assert opt.metrics()["skipped_steps"] == 1
+    assert any("MatMul" in name for name in half_operations())
+
+
+def test_a_bare_tape_is_refused(tf):
+    import keras
+
+    opt, w = wrap(keras.optimizers.SGD(0.1)), tf.Variable(1.0)
+    with pytest.raises(ArgumentError, match=r"optimizer\.scale_loss\(loss\)"):
+        opt.apply([tf.constant(1.0)], [w])
+
+
+def two_replicas(tf):
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def _replicas(variables):
+    """The values of variables in all replicas."""
+    tensors = [getattr(v, "value", v) for v in variables]
+    return [t.numpy() for v in tensors for t in getattr(v, "values", (v,))]
+
+
+@pytest.mark.parametrize("row", [0, -1], ids=["first", "second"])
+def test_an_overflow_in_one_replica_skips_the_step_of_all(tf, row):
+    import keras
+
+    with two_replicas(tf).scope():
+        trained = model()
+        trained.compile(
+            optimizer=wrap(keras.optimizers.Adam(1e-2)), loss="mse", jit_compile=False
+        )
+    trained.fit(X, Y, batch_size=64, verbose=0, epochs=2)
+    assert any("MatMul" in name for name in half_operations())
+    opt = trained.optimizer
+    everything = [*trained.variables, *opt.inner_optimizer.variables]
+    before, scale = _replicas(everything), opt.dynamic_scale.value.values[0].numpy()
+    assert len(before) == 2 * len(everything)
+    trained.fit(bad(row=row), BATCH[1], batch_size=64, verbose=0, shuffle=False)
+    assert same_bits(before, _replicas(everything))
+    assert _replicas([opt.dynamic_scale]) == [scale / 2] * 2
+    assert opt.metrics()["skipped_steps"] >= 1
+    trained.fit(X, Y, batch_size=64, verbose=0)
+    assert not same_bits(before, _replicas(everything))
+    assert np.isfinite(np.concatenate([np.ravel(v) for v in _replicas(everything)])).all()
+
+
+@pytest.mark.parametrize("row", [0, -1], ids=["first", "second"])
+def test_a_loop_in_a_strategy(tf, row):
+    import keras
+
+    strategy = two_replicas(tf)
+    with strategy.scope():
+        opt, trained = wrap(keras.optimizers.Adam(1e-2), loss_scale=SMALL), model()
+        opt.build(trained.trainable_variables)
+    step = loop(tf, opt, trained)
+
+    @tf.function
+    def all_replicas(batch):
+        return strategy.run(step, args=batch)
+
+    def run(x):
+        batches = tf.data.Dataset.from_tensor_slices((x, BATCH[1])).batch(64)
+        for batch in strategy.experimental_distribute_dataset(batches):
+            all_replicas(batch)
+
+    run(BATCH[0])
+    everything = [*trained.variables, *opt.inner_optimizer.variables]
+    before = _replicas(everything)
+    run(bad(row=row))
+    assert same_bits(before, _replicas(everything))
+    run(BATCH[0])
+    assert not same_bits(before, _replicas(everything))

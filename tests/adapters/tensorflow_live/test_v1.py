@@ -1,0 +1,163 @@
+"""Optimizers of TensorFlow 1 in Sessions and in ``tf.function``."""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from duotone.errors import ArgumentError
+from duotone.tensorflow.live import switch
+from tests.adapters.tensorflow_live.small import BATCH, X, Y, bad, half_operations, wrap
+from tests.tensorflow.in_tensorflow import needs_tensorflow
+
+pytestmark = needs_tensorflow
+
+
+class Program:
+    """A network in a graph of its own, with a step."""
+
+    def __init__(self, tf, opt, *, resource=True, norm=False, step=None):
+        v1 = tf.compat.v1
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.x = v1.placeholder(tf.float32, (None, 20))
+            self.y = v1.placeholder(tf.float32, (None, 1))
+            self.count = v1.train.get_or_create_global_step()
+            first = _weights(v1, "first", (20, 64), resource)
+            second = _weights(v1, "second", (64, 1), resource)
+            hidden = tf.nn.relu(self.x @ first)
+            if norm:
+                hidden = _normalized(tf, hidden)
+            self.loss = tf.reduce_mean((hidden @ second - self.y) ** 2)
+            updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
+            with tf.control_dependencies(updates):
+                self.step = (step or _minimize)(opt, self.loss, self.count)
+            self.metrics = {n: t for n, t in opt.metrics().items() if n != "dtype"}
+            self.values = v1.global_variables()
+            self.values = [v for v in self.values if "/loss_scale/" not in v.name]
+            self.session = v1.Session()
+            self.session.run(v1.global_variables_initializer())
+
+    def run(self, x, y):
+        return self.session.run([self.step, self.loss], {self.x: x, self.y: y})[1]
+
+    def read(self):
+        return self.session.run(self.values)
+
+    def read_metrics(self):
+        return self.session.run(self.metrics)
+
+
+def _weights(v1, name, shape, resource):
+    initial = v1.glorot_uniform_initializer(seed=1)
+    return v1.get_variable(name, shape, initializer=initial, use_resource=resource)
+
+
+def _normalized(tf, x):
+    """Batch normalization with moving statistics, as TensorFlow 1 wrote it."""
+    v1 = tf.compat.v1
+    mean, variance = tf.nn.moments(x, [0])
+    for name, new in (("mean", mean), ("variance", variance)):
+        moving = v1.get_variable(name, new.shape, initializer=v1.zeros_initializer, trainable=False)
+        update = v1.assign_sub(moving, (moving - new) * 0.1)
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, update)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+
+def _minimize(opt, loss, count):
+    return opt.minimize(loss, global_step=count)
+
+
+@pytest.fixture(params=[True, False], ids=["resource", "reference"])
+def resource(request, tf):
+    """Whether variables are resources; references need the control flow of TensorFlow 1."""
+    if not request.param:
+        tf.compat.v1.disable_control_flow_v2()
+    yield request.param
+    tf.compat.v1.enable_control_flow_v2()
+
+
+def _same(before, after):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_session_trains_in_half(tf, dtype, resource):
+    opt = wrap(tf.compat.v1.train.AdamOptimizer(1e-2), dtype)
+    program = Program(tf, opt, resource=resource)
+    first = program.run(X, Y)
+    for _ in range(60):
+        last = program.run(X, Y)
+    assert last < first / 5
+    half = half_operations()
+    assert any("MatMul" in name for name in half)
+    assert not [name for name in half if switch.FLOAT32_SCOPE in name]
+
+
+def test_a_skipped_step_changes_nothing(tf, resource):
+    opt = wrap(tf.compat.v1.train.AdamOptimizer(1e-2), loss_scale=1024)
+    program = Program(tf, opt, resource=resource)
+    for number in range(1, 10):
+        skips = number in (1, 7, 8)
+        before = program.read()
+        program.run(bad() if skips else BATCH[0], BATCH[1])
+        assert _same(before, program.read()) == skips
+    assert program.session.run(program.count) == 6
+    metrics = program.read_metrics()
+    assert metrics["skipped_steps"] == 3
+    assert metrics["loss_scale"] == 1024
+
+
+def test_the_scale_falls_and_is_in_the_checkpoint(tf, tmp_path):
+    opt = wrap(tf.compat.v1.train.GradientDescentOptimizer(1e-3))
+    program = Program(tf, opt)
+    program.run(bad(), BATCH[1])
+    assert program.read_metrics()["loss_scale"] == 2**14
+    with program.graph.as_default():
+        saver = tf.compat.v1.train.Saver()
+        path = saver.save(program.session, str(tmp_path / "model"))
+        program.run(bad(), BATCH[1])
+        saver.restore(program.session, path)
+    assert program.read_metrics()["loss_scale"] == 2**14
+
+
+def test_clipping_by_value_does_not_hide_an_overflow(tf):
+    def clipped(opt, loss, count):
+        pairs = opt.compute_gradients(loss)
+        pairs = [(tf.clip_by_value(g, -1.0, 1.0), v) for g, v in pairs]
+        return opt.apply_gradients(pairs, global_step=count)
+
+    opt = wrap(tf.compat.v1.train.GradientDescentOptimizer(1e-2), loss_scale=2.0**24)
+    program = Program(tf, opt, step=clipped)
+    before = program.read()
+    program.run(BATCH[0] * 1e4, BATCH[1])
+    assert _same(before, program.read())
+    assert program.read_metrics()["skipped_steps"] == 1
+
+
+def test_a_function_minimizes(tf):
+    opt = wrap(tf.compat.v1.train.MomentumOptimizer(1e-3, 0.9), loss_scale=64)
+    w = tf.Variable(np.full((20, 1), 0.1, np.float32))
+
+    @tf.function
+    def step(x, y):
+        opt.minimize(lambda: tf.reduce_mean((x @ w - y) ** 2), var_list=[w])
+
+    step(*BATCH)
+    before = w.numpy()
+    assert not np.array_equal(before, np.full((20, 1), 0.1, np.float32))
+    step(bad(), BATCH[1])
+    assert np.array_equal(before, w.numpy())
+    assert opt.metrics()["skipped_steps"] == 1
+    assert opt.get_slot(w, "momentum") is not None
+
+
+def test_eager_steps_are_refused(tf):
+    opt = wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    w = tf.Variable(1.0)
+    with pytest.raises(ArgumentError, match=r"tf\.function"):
+        opt.minimize(lambda: w * w, var_list=[w])
+    with pytest.raises(ArgumentError, match=r"tf\.function"):
+        opt.apply_gradients([(tf.constant(1.0), w)])
