@@ -14,6 +14,7 @@ environment of ``make test-tensorflow`` has.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -141,8 +142,7 @@ def _options(mode: str) -> dict[str, Any]:
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """The steps of one model in all modes, in this process."""
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
-    import keras
-    import tensorflow as tf
+    keras, tf = (importlib.import_module(library) for library in ("keras", "tensorflow"))
 
     from duotone import Policy
     from duotone.tensorflow.live import switch
@@ -211,7 +211,7 @@ def _row(name: str, found: dict[str, Any]) -> tuple[str, list[float]]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description="Steps of training in TensorFlow on this CPU.")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -29,7 +29,7 @@ def _devices(graph):
 def test_a_tensorflow_graph_before_and_after(tmp_path):
     graph = graphs.chain()
     graph.node[2].device = "/device:GPU:0"
-    result = rewrite(graph, fetch=["result"])
+    result = rewrite(graph, fetch=["result"], painter="tensorflow")
     before, after = map(_read, write_tensorboard(tmp_path / "logs", graph, result))
     full, half = "full (float32)", "half (float16)"
     assert set(_devices(before).values()) == {full}
@@ -46,7 +46,7 @@ def test_a_tensorflow_graph_before_and_after(tmp_path):
 
 def test_a_precision_has_the_same_colour_in_every_graph(seen, tmp_path):
     graph = graphs.chain()
-    result = rewrite(graph, fetch=["result"])
+    result = rewrite(graph, fetch=["result"], painter="tensorflow")
     _, after = map(_read, write_tensorboard(tmp_path, graph, result))
     jax_graph = _read(write_record(tmp_path, seen))
     # TensorBoard hands out colours in the order in which it meets the names.

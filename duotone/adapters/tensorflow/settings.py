@@ -1,4 +1,4 @@
-"""Settings: the half type, the policy and the loss scale of one optimizer, and the process's switch.
+"""Settings of one optimizer: its half type, policy and loss scale, and the switch of the process.
 
 The rewrite concerns every graph of the process, so all wrapped optimizers share its settings.
 """

@@ -31,6 +31,7 @@ from duotone.adapters.tensorflow.scaling import (
 from duotone.adapters.tensorflow.settings import Settings
 from duotone.adapters.tensorflow.statistics import is_here
 
+
 class _Eager:
     """The key of the variables that all functions share, instead of a graph."""
 
