@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from duotone.graph.graph import Paint
 from duotone.precision.pipeline import Capabilities, Decisions, decide
 from duotone.precision.ranges.kernels import KERNEL_RULES
@@ -40,7 +42,8 @@ def paint_duotone(facts: Facts) -> Precisions:
         Their precisions, each with its rule.
     """
     built = read(facts)
-    found = decide(built.graph, facts.resolved, CAPABILITIES, weights=tuple(built.constants))
+    can = dataclasses.replace(CAPABILITIES, fuses_casts=facts.compiled)
+    found = decide(built.graph, facts.resolved, can, weights=tuple(built.constants))
     allow, reasons = _half_units(built, found)
     _agree_on_lists(built, allow, reasons)
     agree_on_loops(facts.units, allow, [])

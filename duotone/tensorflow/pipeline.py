@@ -85,6 +85,7 @@ class _Settings:
     kept_full: tuple[re.Pattern[str], ...]
     loops: Mapping[str, Collection[int]]
     rules: Resolved
+    compiled: bool = False
 
     def find_op(self, name: str) -> OpDefinition | None:
         """Returns the definition of an op or function."""
@@ -101,6 +102,7 @@ def rewrite(
     device: Device = DEFAULT_DEVICE,
     policy: Policy | None = None,
     keep_functions: bool = False,
+    compiled: bool = False,
 ) -> RewriteResult:
     """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
 
@@ -119,6 +121,8 @@ def rewrite(
             done; the environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
+        compiled: XLA compiles the graph (``jit_compile=True``), so that casts cost nothing by
+            themselves.
 
     Returns:
         The rewritten copy and a record of what was done.
@@ -140,6 +144,7 @@ def rewrite(
         ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
     """
     settings = _settings(graph_def, dtype, painter, device, policy)
+    settings = dataclasses.replace(settings, compiled=compiled)
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
@@ -343,6 +348,7 @@ def _rewrite_body(
         default,
         settings.functions,
         settings.loops.get(item),
+        settings.compiled,
     )
     elements = element_count(units)
     unsafe = _find_unsafe(facts, settings)

@@ -33,6 +33,8 @@ class Facts:
         functions: names of the library's functions.
         tested: for the body of a While, the numbers of the arguments that its condition reads;
             ``None`` for any other graph.
+        compiled: whether XLA compiles the graph, which makes casts a part of the operations around
+            them.
     """
 
     units: Units
@@ -42,6 +44,7 @@ class Facts:
     device: DeviceType
     functions: Collection[str]
     tested: Collection[int] | None = None
+    compiled: bool = False
     _kernels: dict[tuple[Any, ...], bool] = dataclasses.field(default_factory=dict)
 
     @property

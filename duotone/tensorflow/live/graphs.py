@@ -116,6 +116,7 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
+        compiled=True,
     )
     release(done.graph_def, marks, names)
     graph.CopyFrom(done.graph_def)
