@@ -34,7 +34,7 @@ from duotone.ops.entries import (
 _SAME = {
     "MatMul": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3",
     "Einsum": "Einsum",
-    "Conv": "Conv2D Conv3D DepthwiseConv2dNative",
+    "Conv": "Conv2D Conv3D",
     "Add": "Add AddV2 BiasAdd BiasAddV1",
     "Sum": "AddN AccumulateNV2",
     "Sub": "Sub",
@@ -133,9 +133,9 @@ _SAME = {
 
 _ALIKE = {
     "Conv": "Conv2DBackpropFilter[0,2] Conv2DBackpropFilterV2[0,2] Conv3DBackpropFilter[0,2] "
-    "Conv3DBackpropFilterV2[0,2] DepthwiseConv2dNativeBackpropFilter[0,2] "
+    "Conv3DBackpropFilterV2[0,2] "
     "Conv2DBackpropInput[2,1] Conv2DBackpropInputV2[2,1] Conv3DBackpropInput[2,1] "
-    "Conv3DBackpropInputV2[2,1] DepthwiseConv2dNativeBackpropInput[2,1] FusedPadConv2D "
+    "Conv3DBackpropInputV2[2,1] FusedPadConv2D "
     "FusedConv2DBiasActivation FusedSparseConvGpuV2",
     "LSTM": "BlockLSTM BlockLSTMV2 CudnnRNN CudnnRNNV2 CudnnRNNV3 GRUBlockCell LSTMBlockCell "
     "BlockLSTMGrad BlockLSTMGradV2 CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 "
@@ -187,6 +187,14 @@ _ALIKE = {
 _GRADIENT = f"{TF} TanhGrad, SigmoidGrad, ReluGrad"
 _NORM = f"{TF} FusedBatchNormGradV3"
 _OWN = (
+    *rows(
+        Kind.ALLOW,
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter "
+        "DepthwiseConv2dNativeBackpropInput",
+        "contracts",
+        "on TensorFlow's allow list from cuDNN 8 on; contracts only the window",
+        f"{TF} DepthwiseConv2dNative",
+    ),
     *rows(
         Kind.INFER,
         "TanhGrad SigmoidGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad LeakyReluGrad",
@@ -346,9 +354,13 @@ INTERVALS = intervals_by_name(_ROWS)
 FIXED = MappingProxyType({entry.op: entry.fixed for entry in ENTRIES if entry.fixed})
 """Why ops stay as they are whatever a list says, by name."""
 
+_OWN_OPERANDS = (
+    "Mean[0] All[0] Any[0] DepthwiseConv2dNativeBackpropFilter[0,2] "
+    "DepthwiseConv2dNativeBackpropInput[2,1]"
+)
 _OPERANDS = {
     name: _operands(text)
-    for table in (_SAME, _ALIKE, {"": "Mean[0] All[0] Any[0]"})
+    for table in (_SAME, _ALIKE, {"": _OWN_OPERANDS})
     for line in table.values()
     for name, text in _named(line)
     if text

@@ -16,9 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from duotone.errors import ArgumentError
+from duotone.ops.traits import Trait
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 
 DeviceType = Literal["gpu", "cpu", "tpu"]
 OLDEST_FAST_CAPABILITY = (7, 0)
@@ -71,10 +75,32 @@ class Device:
         return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")
 
     @property
+    def gains(self) -> Profitability:
+        """The operations that gain from half, for duotone's painter."""
+        return EVERYTHING if self.type is None else GAINS.get(self.type, EVERYTHING)
+
+    @property
     def is_fast(self) -> bool:
         """True if the device is a GPU on which float16 is faster."""
         return self.type == "gpu" and tuple(self.compute_capability) >= OLDEST_FAST_CAPABILITY
 
+
+GAINS: Mapping[DeviceType, Profitability] = MappingProxyType(
+    {
+        "cpu": Profitability(
+            "a CPU",
+            allow=frozenset({Trait.EINSUM, Trait.CONVOLVES}),
+            min_flops=4e6,
+            min_intensity=40.0,
+        )
+    }
+)
+"""The operations that gain on a device, for duotone's painter: on a CPU large products only.
+
+Measured in TensorFlow 2.21 on a CPU with AVX512-BF16 (``benchmarks/NOTES.md``, "TensorFlow on
+CPUs"): products of 4 MFLOP take 1.1 of float32's time and those of 8 MFLOP 0.8, convolutions by
+windows of one element pay off from 40 FLOP per element on, and depthwise ones never do.
+"""
 
 WANTED = {"float16": "gpu", "bfloat16": "cpu"}
 """The device type whose nodes a rewrite to each dtype changes."""

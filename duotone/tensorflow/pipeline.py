@@ -31,6 +31,7 @@ from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve, without
+from duotone.precision.classify.profitability import EVERYTHING
 from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
@@ -239,7 +240,12 @@ def _settings(
     else:
         lists = make_lists(dtype, device, merged, known)
     return _Settings(
-        resolve(merged, half, lists),
+        resolve(
+            merged,
+            half,
+            lists,
+            profitability=device.gains if painter == "duotone" else EVERYTHING,
+        ),
         device,
         functions=functions,
         skipped=dtype == "float16" and not fast,

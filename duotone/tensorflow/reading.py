@@ -37,7 +37,7 @@ from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.rows import attributes_of, row_of
+from duotone.tensorflow.rows import attributes_of, flops_of, row_of
 from duotone.tensorflow.shapes import (
     running_order,
 )
@@ -229,9 +229,9 @@ class _Reader:
             made = [self.ports.add(position, p, len(self.nodes), constant) for p in ports]
             units = (self.source.outputs[position][p] for p in ports)
             makes = list(zip(made, units, strict=True))
-        results = [self.values[value] for value, _ in makes]
-        row = row_of(node, [self.values[v] for v in operands], results)
-        self._append(position, node.op, row, reads, makes, attributes_of(node, slots))
+        read, results = ([self.values[v] for v, _ in side] for side in (reads, makes))
+        row, flops = row_of(node, read, results), flops_of(node, read, results)
+        self._append(position, node.op, row, reads, makes, attributes_of(node, slots), flops)
 
     def _read_elements(self, position: int) -> Iterable[_Slot]:
         """Returns the elements that the writers of a list put into it, as operands of a reader."""
@@ -253,7 +253,7 @@ class _Reader:
         made = self.ports.add(position, 0, len(self.nodes))
         self.ports.add(position, 1)  # the number of the input that came
         makes = [(made, self.source.outputs[position][0])]
-        self._append(position, op, op, reads, makes, NO_ATTRIBUTES, tuple(back))
+        self._append(position, op, op, reads, makes, NO_ATTRIBUTES, back=tuple(back))
 
     def _carried_argument(self, position: int) -> None:
         """An argument of a loop's body: what an iteration returns in its place comes back."""
@@ -279,6 +279,7 @@ class _Reader:
         reads: Sequence[_Slot],
         makes: Sequence[_Slot],
         attributes: Mapping[str, Attribute],
+        flops: float = 0.0,
         back: Sequence[int] = (),
     ) -> None:
         """Adds a node; the precision of ``back`` is its own."""
@@ -305,7 +306,7 @@ class _Reader:
             scope=name.rpartition("/")[0],
             region="",
             source=name,
-            flops=0.0,
+            flops=flops,
             fixed=fixed,
             attributes=attributes,
             traits=traits_of(TRAITS, row),

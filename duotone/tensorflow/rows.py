@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.elements import EXACT_DTYPES
@@ -31,6 +32,34 @@ def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -
         if exponent.low == exponent.high and exponent.low in (0.0, 1.0, -1.0):
             return "ExactPower"
     return node.op
+
+
+def flops_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -> float:
+    """Returns the floating point operations of a product, two for a multiply-add; 0 for others.
+
+    Args:
+        node: the node.
+        operands: the operands that count.
+        results: its results.
+    """
+    if len(operands) != 2 or len(results) != 1:
+        return 0.0
+    if node.op in _AXES:
+        axes = _AXES[node.op](node, operands[0].shape, operands[1].shape)
+        return 2.0 * results[0].size * _known(axes[2]) if axes else 0.0
+    if not node.op.startswith("Conv"):
+        return 0.0
+    # Every element of the image's gradient, or of the result, reads a window of the filter.
+    image, filters = {
+        "Filter": (operands[1], results[0]),
+        "Input": operands,
+    }.get(node.op.partition("Backprop")[2].removesuffix("V2"), (results[0], operands[1]))
+    return 2.0 * image.size * _known(filters.shape[:-1])
+
+
+def _known(sides: Sequence[Side]) -> int:
+    """Returns the product of the sides that are known."""
+    return math.prod(side for side in sides if isinstance(side, int))
 
 
 def attributes_of(node: NodeDef, slots: Sequence[int]) -> Mapping[str, Attribute]:

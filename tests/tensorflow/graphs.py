@@ -21,7 +21,7 @@ def chain() -> Any:
     """x → deny (Exp) → product (MatMul, half) → relu → result."""
     graph = new_graph()
     x = add(graph.node, "x", "Placeholder", dtype=FLOAT)
-    for size in (16, 16):
+    for size in (256, 256):
         x.attr["shape"].shape.dim.add(size=size)
     add(graph.node, "deny", "Exp", "x")
     add(graph.node, "product", "MatMul", "deny", "x")

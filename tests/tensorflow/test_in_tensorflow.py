@@ -38,7 +38,7 @@ def _random(*shape):
 def test_the_smallest_graph(tf, dtype):
     graph = graphs.chain()
     result = rewrite(graph, fetch=["result"], dtype=dtype)
-    x = _random(16, 16)
+    x = _random(256, 256)
     assert len(result.casts) == 3
     assert_close(
         run(tf, result.graph_def, ["result"], x=x)[0],

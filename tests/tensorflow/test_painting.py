@@ -81,14 +81,18 @@ def test_weights_become_half_constants():
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 0x7BFF), ("bfloat16", 0x4974)])
 def test_a_number_for_all_elements_stays_one_number(dtype, bits):
-    b, x = start()
+    b, x = start(256)
     made = b.add("Const", dtype=FLOAT, name="mask")
     tensor = b.graph.node[-1].attr["value"].tensor
     tensor.dtype = FLOAT
     tensor.float_val.append(1e6)
     for _ in range(2):
-        tensor.tensor_shape.dim.add(size=32)
-    b.add("Identity", dot(b, b.add("Minimum", dot(b, x), made), "out"), name="y")
+        tensor.tensor_shape.dim.add(size=256)
+    b.add(
+        "Identity",
+        b.add("MatMul", b.add("Minimum", b.add("MatMul", x, matrix(b, 256)), made), "weights"),
+        name="y",
+    )
     tensor = (
         next(n for n in rewrite(b, ["y"], dtype=dtype).graph_def.node if n.name == made)
         .attr["value"]
@@ -392,6 +396,26 @@ def test_another_painter_warns_of_what_the_safety_rules_keep(caplog):
     with caplog.at_level(logging.WARNING, logger="duotone"):
         tensorflow.rewrite(b.graph, fetch=["y"], painter="duotone")
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("size", "rule"), [(32, "small"), (256, "allow")])
+def test_small_products_do_not_gain_on_a_cpu(size, rule):
+    b, x = start(size)
+    b.add("Identity", b.add("MatMul", x, matrix(b, size), name="dot"), name="y")
+    assert rules(rewrite(b, ["y"], dtype="bfloat16"))["dot"] == rule
+    assert rules(rewrite(b, ["y"], dtype="float16"))["dot"] == "allow"
+
+
+def test_depthwise_convolutions_do_not_gain_on_a_cpu():
+    b = Builder()
+    x = b.add("Placeholder", name="x", dtype=FLOAT, shape=(8, 16, 16, 32))
+    how = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    h = b.add("DepthwiseConv2dNative", x, array(b, np.ones((3, 3, 32, 1))), **how, name="depth")
+    h = b.add("Conv2D", h, array(b, np.ones((3, 3, 32, 64)), "kernel"), **how, name="full")
+    b.add("Identity", h, name="y")
+    on_cpu, on_gpu = (rules(rewrite(b, ["y"], dtype=t)) for t in ("bfloat16", "float16"))
+    assert (on_cpu["depth"], on_gpu["depth"]) == ("device", "allow")
+    assert (on_cpu["full"], on_gpu["full"]) == ("allow", "allow")
 
 
 def test_rows_are_of_ops_that_exist():
