@@ -179,7 +179,7 @@ class _Counts:
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """Arithmetic between the last dot and a rounding to integers."""
+    """Returns the arithmetic between the last dot and a rounding to integers."""
     rounded = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
     return _arithmetic_before(rounded, graph, classes, plain, sampled=False)
 
