@@ -185,7 +185,7 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
 
 
 def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """The last dot before the positions at which a node reads, and the arithmetic after it."""
+    """Returns the last dot before the positions of a reading, and the arithmetic after it."""
     positions = [v for node in graph.nodes for v in _positions(node)]
     return _arithmetic_before(positions, graph, classes, plain, sampled=True)
 

@@ -84,9 +84,10 @@ def test_a_large_first_loss_lowers_the_scale_at_once(tf):
     trained.train_on_batch(BATCH[0], BATCH[1] + 3e3)
     metrics = trained.optimizer.metrics()
     assert metrics["skipped_steps"] == 1  # the gradient is half: 6e3 * 2**15 overflows
-    assert metrics["loss_scale"] == duotone.dynamic_loss_scale().fitted_to(9e6, False).adjust(
-        False
-    ).value
+    assert (
+        metrics["loss_scale"]
+        == duotone.dynamic_loss_scale().fitted_to(9e6, False).adjust(False).value
+    )
 
 
 def test_many_bad_batches_and_a_good_one(tf):
@@ -148,9 +149,7 @@ def test_a_step_of_ones_own_is_guarded_too(tf):
             return {"loss": loss}
 
     trained = Own()
-    trained.compile(
-        optimizer=wrap(keras.optimizers.Adam(1e-2), loss_scale=64), jit_compile=False
-    )
+    trained.compile(optimizer=wrap(keras.optimizers.Adam(1e-2), loss_scale=64), jit_compile=False)
     trained.fit(X, Y, batch_size=64, verbose=0)
     before = values(trained)
     trained.fit(bad(), BATCH[1], batch_size=64, verbose=0)

@@ -138,9 +138,7 @@ def test_an_overflow_in_one_replica_skips_the_step_of_all(tf, row):
 
     with two_replicas(tf).scope():
         trained = model()
-        trained.compile(
-            optimizer=wrap(keras.optimizers.Adam(1e-2)), loss="mse", jit_compile=False
-        )
+        trained.compile(optimizer=wrap(keras.optimizers.Adam(1e-2)), loss="mse", jit_compile=False)
     trained.fit(X, Y, batch_size=64, verbose=0, epochs=2)
     assert any("MatMul" in name for name in half_operations())
     opt = trained.optimizer
