@@ -18,6 +18,7 @@ PACKAGE = Path(duotone.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 400
 NO_OPENING = re.compile(r"(What|Whether|Of|That)\b", re.IGNORECASE)
+NO_VERB = re.compile(r"(The|An?|True|False|How|Why|Where|Which|All|Every|Each|One)\b")
 
 # A folder or module imports only from the lines above its own: no circles, no upward arrows.
 LAYERS = (
@@ -222,8 +223,27 @@ def openings(text: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=relative)
 def test_docstrings_begin_with_what_a_thing_is_or_does(file):
-    """A subject or a verb comes first: "True if it fits", "The bytes read", "Finds the loops"."""
+    """A subject or a verb comes first: "The bytes read", "Finds the loops"."""
     assert not openings(file.read_text())
+
+
+def nouns(text: str) -> list[str]:
+    """First lines of the docstrings of functions that begin with a noun; properties may."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    methods = [f for f in functions if not any("property" in ast.dump(d) for d in f.decorator_list)]
+    found = [ast.get_docstring(function) or "" for function in methods]
+    return [string.splitlines()[0] for string in found if NO_VERB.match(string)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
+def test_docstrings_of_functions_begin_with_a_verb(file):
+    """As in JAX and Optax: "Returns the bytes read", "Finds the loops"."""
+    assert not nouns(file.read_text())
+
+
+def test_a_docstring_that_begins_with_a_noun_is_found():
+    named = '@property\ndef size(self):\n    """The size."""\ndef f():\n    """The sizes."""\n'
+    assert nouns(named) == ["The sizes."]
 
 
 def test_a_docstring_that_begins_with_a_clause_is_found():

@@ -84,8 +84,8 @@ def compare(
 ) -> None:
     """Show what a function costs on several devices, or where two models first differ.
 
-    Models are ONNX files, TensorFlow graphs or SavedModel folders. Both run, in ONNX Runtime or
-    TensorFlow. The exit status is 1 if a result is infinite or NaN in one of them alone.
+    Models are ONNX files, TensorFlow graphs or SavedModel folders. ONNX Runtime or TensorFlow
+    runs both. The exit status is 1 if a result is infinite or NaN in one of them alone.
     """
     if second is not None or _is_model(program):
         functions = {"--targets": targets, "--dtype": dtype, "--batch": batch}
@@ -139,7 +139,7 @@ def _positions(text: str) -> tuple[int, ...]:
 
 
 def _is_model(program: str) -> bool:
-    """True for an ONNX file, and for a file or folder without Python's suffix."""
+    """Returns True for an ONNX file, and for a file or folder without Python's suffix."""
     path = Path(program)
     return onnx.is_model(program) or (path.exists() and path.suffix != ".py")
 

@@ -103,7 +103,7 @@ def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
 
 
 def _attention_flops(instruction: Instruction, computation: Computation, target: str) -> float:
-    """A fused attention does two dots like its first; its derivative five (one is recomputed)."""
+    """Counts a fused attention as two dots like its first; its derivative as five."""
     config = backend_config(instruction).get("cudnn_fmha_backend_config", {})
     backward = "Backward" in target
     # The dot in which queries (of the derivative: cotangents) meet keys (values).

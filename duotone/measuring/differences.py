@@ -86,7 +86,7 @@ class Difference:
         return json.dumps(dataclasses.asdict(self, dict_factory=_plain), allow_nan=False)
 
     def __str__(self) -> str:
-        """Inputs, results, then the first value that differs."""
+        """Returns inputs, results, then the first value that differs."""
         given = [f"input {name}: {text}" for name, text in self.inputs.items()]
         heads = f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10} {'plain error':>12}"
         inside = f"compared inside, values of the same name: {len(self.nodes)}"
@@ -224,7 +224,7 @@ def _error(first: Any, second: Any) -> float:
 
 
 def _kind(array: np.ndarray) -> str:
-    """``"complex"``, ``"real"``, or ``""`` for anything but numbers."""
+    """Returns ``"complex"``, ``"real"``, or ``""`` for anything but numbers."""
     if array.dtype.kind == "c":
         return "complex"
     return "real" if array.dtype.kind in "fiub" or array.dtype.name == "bfloat16" else ""

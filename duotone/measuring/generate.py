@@ -162,7 +162,7 @@ def _attempts(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> 
 
 
 def _are_signals(asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]]) -> bool:
-    """True if every open side but a batch is the last of a float input of one or two channels."""
+    """Checks if all open sides but a batch are the last of float inputs of one or two channels."""
     is_open = [one for one in asked if not all(map(is_size, sides[one.name][1:]))]
     found = [_is_float(one) and sides[one.name][1:-1] in _CHANNELS for one in is_open]
     return bool(found) and all(found)

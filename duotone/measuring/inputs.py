@@ -41,7 +41,7 @@ class Asked:
 
 
 def is_size(side: Side) -> bool:
-    """True if a side is not open."""
+    """Returns True if a side is not open."""
     return isinstance(side, int) and side > 0
 
 
@@ -142,7 +142,7 @@ def _fitted(asked: Asked, array: np.ndarray) -> np.ndarray:
 
 
 def fits(asked: Asked, shape: Sequence[int]) -> bool:
-    """False if a side or the rank differs; a model without sides may not know them, and fits."""
+    """Checks that rank and sides agree; a model without sides may not know them, and fits."""
     if not asked.sides:
         return True
     pairs = zip(asked.sides, shape, strict=False)

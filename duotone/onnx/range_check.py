@@ -152,7 +152,7 @@ def _outside(source: files.Source, record: Record) -> dict[int, tuple[str, ...]]
 
 
 def _overflows(seen: Measured, selected: Collection[float]) -> bool:
-    """True if an extreme does not fit half; a large constant that was selected is saturated."""
+    """Checks if an extreme exceeds half; a large constant that was selected is saturated."""
     return any(size > _LARGEST and size not in selected for size in (-seen.low, seen.high))
 
 
@@ -180,7 +180,7 @@ def _makers_of_halves(model: ModelProto, record: Record) -> dict[str, str]:
 
 
 def _scales(array: np.ndarray) -> bool:
-    """True for numbers that may be pixels or samples; wide integers are indices and lengths."""
+    """Returns True for numbers that may be pixels or samples, unlike wide integers."""
     kind, width = array.dtype.kind, array.dtype.itemsize
     return array.size > 0 and (kind == "f" or (kind in "iu" and width <= _SAMPLE_BYTES))
 

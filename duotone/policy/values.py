@@ -35,7 +35,7 @@ class Names(Protocol):
         ...
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
+        """Yields the names."""
         ...
 
 

@@ -191,7 +191,7 @@ def _apply_safety_rules(classes: Classes, background: Background, resolved: Reso
 def _allow_small_addends(
     classes: Classes, background: Background, resolved: Resolved, can: Capabilities
 ) -> Classes:
-    """A small weight that is added denies nothing; a small number that the author wrote does."""
+    """Lets small weights be added in half; small numbers that the author wrote still deny."""
     if not (can.trained_constants and resolved.by_rules):
         return classes
     graph, ranges = background.graph, background.ranges

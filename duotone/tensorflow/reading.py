@@ -204,7 +204,7 @@ class _Reader:
     # ------------------------------------------------------- nodes
 
     def _may(self, unit: int) -> bool:
-        """True if a unit may be half."""
+        """Returns True if a unit may be half."""
         facts = self.facts
         return facts.is_processed(unit) and facts.is_float(unit) and facts.can_be_half(unit)
 
@@ -240,7 +240,7 @@ class _Reader:
                 yield self.ports.operand((self.source.node[writer], ELEMENTS)), unit
 
     def _merge(self, position: int) -> None:
-        """A carry if a ``NextIteration`` comes in, else a join of branches."""
+        """Adds a carry if a ``NextIteration`` comes in, else a join of branches."""
         sources = self.source.sources[position]
         names = [self.source.nodes[node].op for node, _ in sources]
         back = [node for (node, _), op in zip(sources, names, strict=True) if "NextIter" in op]
@@ -256,7 +256,7 @@ class _Reader:
         self._append(position, op, op, reads, makes, NO_ATTRIBUTES, back=tuple(back))
 
     def _carried_argument(self, position: int) -> None:
-        """An argument of a loop's body: what an iteration returns in its place comes back."""
+        """Adds an argument of a loop's body, to which an iteration returns its next value."""
         number = self.source.nodes[position].attr["index"].i
         unit = self.source.outputs[position][0]
         initial = self.ports.add(position, INITIAL)
@@ -333,6 +333,6 @@ class _Reader:
         return "" if may else _NO_KERNEL
 
     def _calls(self, position: int) -> bool:
-        """True if an attribute names a function."""
+        """Returns True if an attribute names a function."""
         attributes = self.source.definitions[position].attributes.values()
         return any(a.kind in ("func", "list(func)") for a in attributes)

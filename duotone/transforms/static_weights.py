@@ -243,7 +243,7 @@ class WeightsRunner(Runner):
         self._warned: set[Any] = set()
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """The key includes types, since they decide which weights the program reads in half."""
+        """Returns a key with the types, which decide which weights the program reads in half."""
         types = tuple([jax.typeof(array) for array in arrays])
         return *super()._key(signature, arrays), types, _jax.trace_context()
 

@@ -189,14 +189,18 @@ def test_overflow_by_the_loss_scale_is_reported_apart(jitted):
 
 
 def test_a_loss_that_is_multiplied_by_hand_overflows_in_the_backward_pass():
-    found = duotone.blame(duotone.grad(lambda *a: loss(*a) * 1e8, dtype="float16"), *training())
+    def multiplied(params, x, y, size):
+        return loss(params, x, y) * size
+
+    arguments = *training(), jnp.float32(1e8)
+    found = duotone.blame(duotone.grad(multiplied, dtype="float16"), *arguments)
     print(found)
     assert found.verdict == "backward"
     assert found.first.backward
     assert found.loss_scale is None
     policy = duotone.Policy(keep_full=found.pins)
-    cured = duotone.grad(lambda *a: loss(*a) * 1e8, dtype="float16", policy=policy)
-    assert duotone.blame(cured, *training()).verdict == "finite"
+    cured = duotone.grad(multiplied, dtype="float16", policy=policy)
+    assert duotone.blame(cured, *arguments).verdict == "finite"
 
 
 @pytest.mark.parametrize("scale", [None, 2.0**10])

@@ -44,10 +44,10 @@ def cross_entropy(params: Any, weight: float) -> Any:
 def trained(loss_fn: Any, *args: Any, steps: int = 12, **settings: Any) -> Any:
     """The first loss, and the metrics after some steps."""
     tx = wrap(optax.adam(1e-3), dtype=settings.pop("dtype", "float16"), **settings)
-    step = jax.jit(lambda params, state: tx.minimize(loss_fn, params, state, *args))
+    step = jax.jit(lambda params, state, *args: tx.minimize(loss_fn, params, state, *args))
     params, state, losses = PARAMS, tx.init(PARAMS), []
     for _ in range(steps):
-        done = step(params, state)
+        done = step(params, state, *args)
         params, state = done.params, done.state
         losses.append(float(done.loss))
     return losses[0], tx.metrics(state)
@@ -137,9 +137,9 @@ def scale_after_overflow(*, follow: bool, agreed: bool) -> Any:
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     tx = wrap(optax.sgd(0.0), dtype="float16", axis_name=None if follow else "data")
 
-    def step(params: Any, state: Any, x: Any) -> Any:
+    def step(params: Any, state: Any, x: Any, size: Any) -> Any:
         def loss_fn(w: Any) -> Any:
-            loss = 1e6 * jnp.sum((x @ w) ** 2)
+            loss = size * jnp.sum((x @ w) ** 2)
             return jax.lax.pmean(loss, "data") if agreed else loss
 
         out = tx.compute_gradients(loss_fn, params, state)
@@ -148,10 +148,11 @@ def scale_after_overflow(*, follow: bool, agreed: bool) -> Any:
 
     every, each = PartitionSpec(), PartitionSpec("data")
     mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=(every, every, each), out_specs=each, check_vma=follow
+        step, mesh=mesh, in_specs=(every, every, each, every), out_specs=each, check_vma=follow
     )
     w = jnp.ones((8, 2))
-    scales: Any = jax.jit(mapped)(w, tx.init(w), jnp.array([[1.0] * 8] * 8 + [[9.0] * 8] * 8))
+    x = jnp.array([[1.0] * 8] * 8 + [[9.0] * 8] * 8)
+    scales: Any = jax.jit(mapped)(w, tx.init(w), x, 1e6)
     return scales.tolist()
 
 

@@ -96,7 +96,7 @@ def _jit(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _cond(r: Rewriter, step: Step, env: Env) -> Results:
-    """Each branch casts its own operands, and casts its results to the precisions of the joins."""
+    """Binds a ``cond``; each branch casts its operands, and its results as the joins store them."""
     wants = [r.wanted(node, 0) for node in step.nodes]
     index = r.read(env, step.inputs[0], Paint.FULL)
     operands = _as_stored(r, step.inputs[1:], env)
@@ -109,7 +109,7 @@ def _cond(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _scan(r: Rewriter, step: Step, env: Env) -> Results:
-    """The body finds constants in the outer environment, which casts them before the loop."""
+    """Binds a ``scan``; its body finds constants outside, where they are cast before the loop."""
     (program,) = step.bodies
     num_consts, num_carry = _jax.scan_layout(step.eqn)
     num_xs = len(step.inputs) - num_consts - num_carry
@@ -238,7 +238,7 @@ def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[
 
 
 def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
-    """Operands enter and results leave in the precisions of their nodes."""
+    """Binds a ``shard_map``; operands and results have the precisions of their nodes."""
     (program,) = step.bodies
     enters, exits = step.nodes[: len(step.inputs)], step.nodes[len(step.inputs) :]
     wants = [r.wanted(node, 0) for node in exits]

@@ -195,7 +195,7 @@ def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, st
 
 @_description_rule("reduce_sum")
 def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """A sum of two terms is an addition."""
+    """Tells a sum of two terms, which is an addition, from longer ones."""
     del ins, outs
     shape = eqn.invars[0].aval.shape
     sizes = [shape[axis] for axis in eqn.params["axes"]]
@@ -224,7 +224,7 @@ _EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
 
 @_description_rule("convert_element_type")
 def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """A conversion is exact where the narrower side is no wider than half."""
+    """Tells an exact conversion, whose narrower side is no wider than half, from others."""
     del eqn
     source, target = ins[0], outs[0]
     exact = (*_EXACT_IN_HALF, FULL_DTYPE, "float16", "bfloat16")

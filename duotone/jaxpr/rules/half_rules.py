@@ -144,7 +144,7 @@ def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[
 
 @_binding_rule("convert_element_type")
 def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """A conversion to float32 becomes one to half; the user's own conversions stay."""
+    """Converts to half where the program converts to float32; the user's conversions stay."""
     (node,) = step.nodes
     target = step.eqn.params["new_dtype"]
     if r.kept(node, 0) is Paint.HALF:

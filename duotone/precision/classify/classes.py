@@ -235,7 +235,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
 
 
 def computes_with_large(node: Node, kind: Kind, graph: Graph, half: HalfType) -> bool:
-    """True if a node computes with a constant too large for half, other than as a divisor.
+    """Returns True if a node computes with a constant too large for half, other than as a divisor.
 
     Args:
         node: the node.
@@ -251,7 +251,7 @@ def computes_with_large(node: Node, kind: Kind, graph: Graph, half: HalfType) ->
 
 
 def _is_too_large(node: Node, kind: Kind, constant: Magnitude, half: HalfType) -> bool:
-    """True if half cannot represent a constant that a node reads, and must not saturate it."""
+    """Checks if half cannot represent a constant that a node reads, and must not saturate it."""
     largest = half.largest / 2 if Trait.ADDS in node.traits else half.largest
     if constant.largest <= largest:
         return False

@@ -55,7 +55,7 @@ def _maximum(findings: Findings, node: Node) -> Known:
 
 @_fact("reduce_sum")
 def _sum(findings: Findings, node: Node) -> Known:
-    """A sum is 0 for an empty row, and wraps around for integers; both have no relation."""
+    """Relates a sum to its operand, unless it may be empty or wrap around (integers)."""
     operand, axes = node.inputs[0], node.attributes.get("axes")
     findings.number_it(node, axes)
     findings.sums.add(node.outputs[0])
@@ -183,7 +183,7 @@ def _transpose(findings: Findings, node: Node) -> Known:
 
 @_fact("max")
 def _larger(findings: Findings, node: Node) -> Known:
-    """A value above a maximum, a sum of squares or a norm still bounds the same values."""
+    """Keeps the relation of a value above a maximum, a sum of squares or a norm."""
     if len(node.inputs) != 2:
         return None
     for operand, other in (node.inputs, reversed(node.inputs)):
@@ -268,7 +268,7 @@ def _less(findings: Findings, node: Node) -> Known:
 
 
 def _compared(findings: Findings, node: Node, large: int, small: int) -> Known:
-    """Each operand bounds the other on both sides of a comparison, for later selects.
+    """Bounds each operand of a comparison by the other, on both sides, for later selects.
 
     Devices compare subnormal numbers as 0.
     """
@@ -286,7 +286,7 @@ def _compared(findings: Findings, node: Node, large: int, small: int) -> Known:
 
 @_fact("select_n")
 def _selected(findings: Findings, node: Node) -> Known:
-    """A compared value stays on its side of the bound where the comparison selects it."""
+    """Bounds a compared value by its side where the comparison selects it."""
     which, *cases = node.inputs
     sides = findings.compared.get(findings.same(which), {})
     if len(cases) != 2 or sides.keys().isdisjoint(map(findings.same, cases)):
@@ -337,7 +337,7 @@ def _product(findings: Findings, node: Node) -> Known:
 
 
 def _scale(findings: Findings, node: Node, squares: int, number: float, factor: float) -> None:
-    """A sum of squares times or divided by a number; the factor must not be subnormal."""
+    """Follows a sum of squares times or divided by a number that is not subnormal."""
     if all(SMALLEST_NORMAL <= x <= 1.0 / SMALLEST_NORMAL for x in (number, factor)):
         scaled = dataclasses.replace(findings.relations[squares], factor=factor)
         findings.keep(node, scaled, squares)

@@ -269,7 +269,7 @@ class _Pass:
                 known[value] = found
 
     def _spread_unit(self, node: Node) -> None:
-        """A result is of scale 1 if all its varying operands are."""
+        """Marks a result as of scale 1 if all its varying operands are."""
         unit, values = self.findings.unit, self.findings.values
         if Trait.BOUNDED not in node.traits:
             if values[node.outputs[0]].size * FEW < values[node.inputs[0]].size:

@@ -113,7 +113,7 @@ def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kn
 
 @_interval_rule("gather")
 def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A gather from outside of the operand gives NaN, or ``fill``."""
+    """Bounds a gather, which gives NaN or ``fill`` outside of the operand."""
     fill = node.attributes.get("fill")
     if values[node.inputs[0]].dtype in DTYPE_RANGES and fill is None:
         return None  # outside, integers become the least or greatest number of their dtype
@@ -234,7 +234,7 @@ def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("integer_pow")
 def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A negative power is the reciprocal of the positive one, which may underflow or overflow."""
+    """Bounds a power; a negative one is a reciprocal, which may underflow or overflow."""
     del values
     exponent = int(_number(node, "exponent"))
     if exponent == 0:
@@ -306,7 +306,7 @@ def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -
 
 @_interval_rule("reduce_window_sum")
 def _window_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A window also covers padding."""
+    """Bounds sums over windows, which also cover padding."""
     del values
     return None if known[0] is None else _sum_of_terms(node, known[0], 0.0)
 
@@ -327,7 +327,7 @@ def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
 
 @_interval_rule("conv_general_dilated")
 def _convolution(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A window also covers padding."""
+    """Bounds the sums of a convolution, whose windows also cover padding."""
     del values
     a, b = known[0], known[1]
     return None if a is None or b is None else _sum_of_terms(node, product(a, b), 0.0)

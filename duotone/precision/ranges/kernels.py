@@ -44,7 +44,7 @@ def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
 
 @_rule("GlobalAveragePool ReduceMean")
 def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A mean lies between its terms, up to the rounding of the sum."""
+    """Bounds a mean by its terms, up to the rounding of the sum."""
     del node, values
     return None if known[0] is None else outward(known[0][0], known[0][1], 2.0**-7)
 

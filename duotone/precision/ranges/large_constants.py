@@ -74,7 +74,7 @@ def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _passes(node: Node, large: set[int], graph: Graph) -> bool:
-    """True if the result of a node may be large because an operand is."""
+    """Returns True if the result of a node may be large because an operand is."""
     if not node.traits.isdisjoint(_SHRINKS):
         return False
     if Trait.DIVIDES in node.traits:

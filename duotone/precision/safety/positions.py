@@ -179,13 +179,13 @@ class _Counts:
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """Arithmetic between the last dot and a rounding to integers."""
+    """Returns the arithmetic between the last dot and a rounding to integers."""
     rounded = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
     return _arithmetic_before(rounded, graph, classes, plain, sampled=False)
 
 
 def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """The last dot before the positions at which a node reads, and the arithmetic after it."""
+    """Returns the last dot before the positions of a reading, and the arithmetic after it."""
     positions = [v for node in graph.nodes for v in _positions(node)]
     return _arithmetic_before(positions, graph, classes, plain, sampled=True)
 

@@ -155,7 +155,7 @@ def _place(graph: GraphDef, placed: dict[str, str]) -> None:
 def failing(data: bytes, preserved: Sequence[str], message: str) -> bytes:
     """Returns a graph that raises an error when it runs.
 
-    TensorFlow runs a graph as it is if its rewrite fails. That would be float32 without a word.
+    If a rewrite fails, TensorFlow runs the original graph, silently in float32.
 
     Args:
         data: the serialized graph.

@@ -13,17 +13,17 @@ from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule, sha
 
 
 def same(operation: Operation) -> Sequence[Shape]:
-    """Every output is as large as the first input."""
+    """Infers outputs as large as the first input."""
     return [operation.shape(0)] * operation.outputs
 
 
 def same_as_second(operation: Operation) -> Sequence[Shape]:
-    """The first output is as large as the second input."""
+    """Infers an output as large as the second input."""
     return [operation.shape(1)]
 
 
 def each(operation: Operation) -> Sequence[Shape]:
-    """Output i is as large as input i."""
+    """Infers output i to be as large as input i."""
     return list(operation.shapes)
 
 
@@ -66,12 +66,12 @@ def constant(operation: Operation) -> Sequence[Shape]:
 
 
 def from_value(operation: Operation) -> Sequence[Shape]:
-    """The first input is the shape: Fill, random numbers."""
+    """Infers Fill and random numbers, whose first input is the shape."""
     return [operation.value(0)]
 
 
 def broadcast_to(operation: Operation) -> Sequence[Shape]:
-    """The second input is the shape."""
+    """Infers BroadcastTo and others whose second input is the shape."""
     return [operation.value(1)]
 
 
