@@ -29,7 +29,9 @@ from duotone.adapters.tensorflow.scaling import (
     unscale,
 )
 from duotone.adapters.tensorflow.settings import Settings
-from duotone.adapters.tensorflow.statistics import is_here
+from duotone.adapters.tensorflow.statistics import is_here, restore
+from duotone.adapters.tensorflow.update_ops import moved_before_this
+
 
 
 class _Eager:
@@ -149,8 +151,10 @@ class V1LossScaleOptimizer(_Base):
             return self._update(pairs, global_step, name)
         finite, loss = self._finite_and_loss([gradient for gradient, _ in pairs])
         finite, loss = agreed(finite, loss)
+        moved = moved_before_this()
         rule, state = self._settings.rule, self._state()
-        return take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
+        step = take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
+        return tf.group(step, restore(moved, finite)) if moved else step
 
     def _finite_and_loss(self, gradients: list[Any]) -> tuple[Any, Any]:
         """Returns whether a step is finite, and its loss if there is one.
