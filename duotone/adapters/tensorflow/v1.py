@@ -33,7 +33,6 @@ from duotone.adapters.tensorflow.statistics import is_here, restore
 from duotone.adapters.tensorflow.update_ops import moved_before_this
 
 
-
 class _Eager:
     """The key of the variables that all functions share, instead of a graph."""
 

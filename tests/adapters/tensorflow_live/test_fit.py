@@ -48,13 +48,15 @@ def test_the_device_chooses_the_half_type(tf, monkeypatch, caplog):
 
     monkeypatch.setattr(settings, "choose_for", lambda tf: HalfChoice("bfloat16", "fast"))
     opt = duotone.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
-    assert opt.half == "bfloat16" and switch.is_enabled()
+    assert opt.half == "bfloat16"
+    assert switch.is_enabled()
     switch.disable()
     monkeypatch.setattr(settings, "choose_for", lambda tf: HalfChoice(None, "nothing is fast"))
     with caplog.at_level(logging.WARNING, "duotone"):
         opt = duotone.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
     assert "nothing is fast" in caplog.text
-    assert opt.metrics()["dtype"] == "float32" and not switch.is_enabled()
+    assert opt.metrics()["dtype"] == "float32"
+    assert not switch.is_enabled()
 
 
 def test_without_a_word_a_loss_scale_is_only_for_float16(tf):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -61,12 +62,13 @@ class TestTensorFlow:
 
         scale = duotone.dynamic_loss_scale(2.0**15, growth_interval=3, cap=2.0**17)
         rule = rule_of(scale)
+        assert rule is not None
         on_jax = begin(None, scale)
         start = (2.0**15, 0, 0, True, 0)
         state = scaling.State(*map(tf.constant, start))
         for finite, loss in _steps(seed):
             known_loss = loss if known else None
-            on_jax = advance(on_jax, None, np.bool_(finite), known_loss)
+            on_jax = advance(on_jax, None, jnp.asarray(finite), known_loss)
             tensor = tf.constant(loss) if known else None
             state = scaling.advance(rule, state, tf.constant(bool(finite)), tensor)
             assert [part.numpy() for part in state] == list(read(on_jax, "test")[:5])

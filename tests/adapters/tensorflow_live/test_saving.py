@@ -1,6 +1,7 @@
 """Models with a wrapped optimizer are saved and loaded, in the same process and in new ones."""
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false, reportFunctionMemberAccess=false
 
 from __future__ import annotations
 
