@@ -67,6 +67,11 @@ class Settings:
         return Rule() if self.half == "float16" or not self.rewrite else NONE
 
     @property
+    def initial(self) -> float:
+        """The first value of the variable of the scale, which is the same for every half type."""
+        return (self.loss_scale or Rule()).initial
+
+    @property
     def guards(self) -> bool:
         """True if steps whose gradients are not finite are skipped."""
         return self.rule.scales or self.half == "float16"

@@ -23,6 +23,7 @@ from duotone.adapters.tensorflow.scaling import (
     State,
     all_finite,
     float32_scope,
+    in_use,
     metrics_of,
     scale,
     tf,
@@ -66,7 +67,7 @@ class V1LossScaleOptimizer(_Base):
     @property
     def loss_scale(self) -> Any:
         """The loss scale of the current graph, ``float32[]``."""
-        return tf.convert_to_tensor(self._state().value)
+        return in_use(self._settings.rule, self._state()).value
 
     def metrics(self) -> dict[str, Any]:
         """Returns the state of the loss scale in the current graph.
@@ -76,7 +77,7 @@ class V1LossScaleOptimizer(_Base):
             or numbers outside of a graph), and ``dtype``: the half type, or ``"float32"`` if graphs
             are not rewritten. Run them in another ``Session.run`` than the step.
         """
-        return {**metrics_of(self._state()), "dtype": self.half or "float32"}
+        return {**metrics_of(self._settings.rule, self._state()), "dtype": self.half or "float32"}
 
     def _state(self) -> State:
         """Returns the variables of the loss scale in the current graph; creates them once."""
@@ -88,7 +89,7 @@ class V1LossScaleOptimizer(_Base):
             return self._states[graph]
 
     def _new_state(self) -> State:
-        initial = self._settings.rule.initial
+        initial = self._settings.initial
         with tf.name_scope(f"{self.get_name()}/loss_scale"):
             return State(
                 _variable("value", initial, tf.float32),

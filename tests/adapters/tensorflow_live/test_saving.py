@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import duotone
+from duotone.tensorflow.live import switch
 from tests.adapters.tensorflow_live.small import BATCH, X, Y, bad, compiled, same_bits, values, wrap
 from tests.tensorflow.in_tensorflow import needs_tensorflow
 
@@ -80,6 +81,22 @@ def test_a_model_is_saved_with_its_loss_scale(tf, tmp_path):
     assert loaded.optimizer.metrics() == made.optimizer.metrics()
     assert loaded.optimizer.get_config() == made.optimizer.get_config()
     assert same_bits(values(loaded), values(made))
+
+
+def test_the_state_of_another_loss_scale(tf):
+    """A fixed scale is the program's; one saved in bfloat16 starts at 2**15 in float16."""
+    import keras
+
+    made = compiled(wrap(keras.optimizers.SGD(1e-3), "bfloat16"))
+    made.train_on_batch(*BATCH)
+    switch.disable()
+    for loss_scale, first in ((8, 8), ("dynamic", 2**15)):
+        opt = wrap(keras.optimizers.SGD(1e-3), loss_scale=loss_scale)
+        opt.build(made.trainable_variables)
+        for ours, theirs in zip(opt.variables, made.optimizer.variables, strict=True):
+            ours.assign(theirs)
+        assert opt.metrics()["loss_scale"] == first
+        assert float(opt.scale_loss(tf.constant(1.0))) == first
 
 
 def test_a_checkpoint_has_the_loss_scale(tf, tmp_path):
