@@ -171,10 +171,10 @@ def optimizer_from_environment(
 
     Without them, an Optax optimizer gets the same methods and state and trains in full precision,
     except that it skips steps whose gradients are not finite. So the same program, with the same
-    calls, runs in either precision. A Keras optimizer is returned unchanged.
+    calls, runs in either precision. Optimizers of Keras and TensorFlow are returned unchanged.
 
     Args:
-        opt: an Optax optimizer or a Keras optimizer.
+        opt: an optimizer of Optax, Keras or ``tf.compat.v1.train``.
         loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; ``DUOTONE_LOSS_SCALE``
             replaces ``"dynamic"``.
         dtype: ``float16`` or ``bfloat16``; None reads ``DUOTONE_DTYPE``, then asks the device.
@@ -198,7 +198,7 @@ def optimizer_from_environment(
     """
     switches = read_switches()
     dtype = switches.dtype if dtype is None else dtype
-    if not (switches.loss_scaling or switches.rewrite) and _is_keras(opt):
+    if not (switches.loss_scaling or switches.rewrite) and _keeps_its_state(opt):
         return opt
     if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # the default, as if omitted
         loss_scale = switches.loss_scale
@@ -221,7 +221,7 @@ def _wrapped(
     scale: bool,
 ) -> Any:
     """Returns the optimizer, wrapped by the adapter of its library."""
-    if _is_keras(opt) or _is_of_tensorflow(opt):
+    if _keeps_its_state(opt):
         if is_off(ENABLE, dtype):
             return opt
         if axis_name is not None:
@@ -241,6 +241,11 @@ def _wrapped(
 
 MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 """TensorFlow's later name for :func:`enable_mixed_precision_graph_rewrite`."""
+
+
+def _keeps_its_state(opt: Any) -> bool:
+    """Returns True for an optimizer of Keras or TensorFlow, whose state is in variables."""
+    return _is_keras(opt) or _is_of_tensorflow(opt)
 
 
 def _is_keras(opt: Any) -> bool:

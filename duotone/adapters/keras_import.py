@@ -2,9 +2,9 @@
 
 Keras saves a model with the name of its optimizer's class, and looks the name up when it loads the
 model in any process. So duotone registers the name as soon as both have been imported, in either
-order. It registers a placeholder that loads the class on demand: the class needs JAX, Optax and
-Keras' JAX backend, and most programs load no such model. (Keras registers the class itself when
-``duotone.adapters.keras`` is imported.)
+order. It registers a placeholder that loads the class on demand: the class needs JAX and Optax, or
+TensorFlow, and most programs load no such model. (Keras registers the class itself when
+the module of the class is imported.)
 """
 
 from __future__ import annotations
@@ -32,20 +32,31 @@ class _Optimizer:
             custom_objects: the ``custom_objects`` of the call that loads the model.
 
         Raises:
-            ArgumentError: Keras does not run on JAX.
+            ArgumentError: Keras runs neither on JAX nor on TensorFlow.
         """
-        keras: Any = sys.modules["keras"]
-        backend = keras.backend.backend()
-        if backend != "jax":
-            raise ArgumentError(
-                "the model was saved with an optimizer of duotone, which trains on JAX, and Keras "
-                f"runs on the {backend} backend. Set the environment variable KERAS_BACKEND=jax "
-                "before keras is imported; or load the model without its optimizer: "
-                "keras.saving.load_model(path, compile=False)."
-            )
-        from duotone.adapters.keras import LossScaleOptimizer
+        return _class_of_backend().from_config(config, custom_objects)
 
-        return LossScaleOptimizer.from_config(config, custom_objects)
+
+def _class_of_backend() -> Any:
+    """Returns the class of the wrapped optimizer.
+
+    Raises:
+        ArgumentError: duotone has none for the backend of Keras.
+    """
+    keras: Any = sys.modules["keras"]
+    backend = keras.backend.backend()
+    if backend == "jax":
+        from duotone.adapters.keras import LossScaleOptimizer
+    elif backend == "tensorflow":
+        from duotone.adapters.tensorflow.keras import LossScaleOptimizer
+    else:
+        raise ArgumentError(
+            "the model was saved with an optimizer of duotone, which trains on JAX and TensorFlow, "
+            f"and Keras runs on the {backend} backend. Set the environment variable "
+            "KERAS_BACKEND=jax (or tensorflow) before keras is imported; or load the model without "
+            "its optimizer: keras.saving.load_model(path, compile=False)."
+        )
+    return LossScaleOptimizer
 
 
 def name_optimizer() -> None:

@@ -25,6 +25,7 @@ from duotone.adapters.tensorflow.scaling import (
     State,
     all_finite,
     float32_scope,
+    in_use,
     metrics_of,
     scale,
     tf,
@@ -81,7 +82,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         self._scaled = False
         # A loss may be scaled before `build`: its graph must read a variable, not a number.
         self.step_counter = self._scalar("step_counter", "int32", 0)
-        self.dynamic_scale = self._scalar("dynamic_scale", "float32", settings.rule.initial)
+        self.dynamic_scale = self._scalar("dynamic_scale", "float32", settings.initial)
         self.skipped = self._scalar("skipped", "int32", 0)
         self.last_finite = self._scalar("last_finite", "bool", True)
         self.stuck = self._scalar("stuck", "int32", 0)
@@ -111,12 +112,16 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             ``last_finite`` (numbers; tensors inside of a ``tf.function``), and ``dtype``: the half
             type, or ``"float32"`` if graphs are not rewritten.
         """
-        return {**metrics_of(self._state()), "dtype": self.half or "float32"}
+        return {**metrics_of(self._settings.rule, self._state()), "dtype": self.half or "float32"}
 
     def _state(self) -> State:
         """Returns the variables of the loss scale."""
         ours = (self.dynamic_scale, self.step_counter, self.skipped, self.last_finite, self.stuck)
         return State(*(variable.value for variable in ours))
+
+    def _value(self) -> Any:
+        """Returns the scale that multiplies the loss."""
+        return in_use(self._settings.rule, self._state()).value
 
     # One step.
 
@@ -130,7 +135,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         if not self._settings.rule.scales:
             return loss
         _losses.of[self] = loss
-        return scale(loss, self.dynamic_scale.value)
+        return scale(loss, self._value())
 
     def guard(self, model: Any) -> AbstractContextManager[None]:
         """Returns a context in which a skipped step also restores what the model has moved.
@@ -163,9 +168,10 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         if not self._settings.guards:
             self._update(grads, variables)
             return
+        value = self._value()
         grads = [
             # This is not a gradient: Keras stores it as the variable's new value (float8 scales).
-            g if self._overwrite_variable_with_gradient(v) else unscale(g, self.dynamic_scale.value)
+            g if self._overwrite_variable_with_gradient(v) else unscale(g, value)
             for g, v in zip(grads, variables, strict=True)
         ]
         finite, loss = agreed(all_finite(grads), loss)

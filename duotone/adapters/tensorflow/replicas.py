@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duotone.adapters.tensorflow.rule import Rule
-from duotone.adapters.tensorflow.scaling import State, advance, float32_scope, tf
+from duotone.adapters.tensorflow.scaling import State, advance, float32_scope, in_use, tf
 from duotone.errors import ArgumentError
 
 
@@ -87,10 +87,11 @@ def take_or_skip(
     def decide(strategy: Any, finite: Any, loss: Any, *args: Any) -> Any:
         with float32_scope():
             taken = one_of(strategy, finite)
-            before = state.read()
+            before = in_use(rule, state)
             after = advance(rule, before, taken, one_of(strategy, loss))
             updated = _if(taken, lambda: _each(strategy, update, args))
-            return tf.group(updated, *state.assign(after))
+            stored = state.assign(after, without_value=rule.is_fixed)
+            return tf.group(updated, *stored)
 
     return across(decide, finite, loss, *args)
 

@@ -42,24 +42,44 @@ class State:
         """Returns the values of the variables."""
         return State(*(tf.convert_to_tensor(part) for part in self))
 
-    def assign(self, values: State) -> list[Any]:
-        """Assigns values to the variables; returns the operations."""
-        return [part.assign(new) for part, new in zip(self, values, strict=True)]
+    def assign(self, values: State, *, without_value: bool) -> list[Any]:
+        """Assigns values to the variables; returns the operations.
+
+        Args:
+            values: the new values.
+            without_value: whether the scale itself stays.
+        """
+        pairs = list(zip(self, values, strict=True))
+        return [
+            variable.assign(value) for variable, value in (pairs[1:] if without_value else pairs)
+        ]
 
     def __iter__(self) -> Any:
         return (getattr(self, field.name) for field in dataclasses.fields(self))
 
 
-def metrics_of(state: State) -> dict[str, Any]:
+def in_use(rule: Rule, state: State) -> State:
+    """Returns the values of a state, with the scale that multiplies losses.
+
+    A fixed scale is that of the rule: the variable may come from the checkpoint of another one.
+    """
+    values = state.read()
+    if not rule.is_fixed:
+        return values
+    with float32_scope():
+        return dataclasses.replace(values, value=tf.constant(rule.initial, tf.float32))
+
+
+def metrics_of(rule: Rule, state: State) -> dict[str, Any]:
     """Returns the state by the names of ``metrics()``: numbers, or tensors in a graph."""
-    tensors = state.read()
+    values = in_use(rule, state)
     if tf.executing_eagerly():
-        tensors = State(*(tensor.numpy().item() for tensor in tensors))
+        values = State(*(value.numpy().item() for value in values))
     return {
-        "loss_scale": tensors.value,
-        "good_steps": tensors.good_steps,
-        "skipped_steps": tensors.skipped,
-        "last_finite": tensors.last_finite,
+        "loss_scale": values.value,
+        "good_steps": values.good_steps,
+        "skipped_steps": values.skipped,
+        "last_finite": values.last_finite,
     }
 
 

@@ -6,16 +6,21 @@ The rewrite concerns every graph of the process, so all wrapped optimizers share
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any, Self
 
 from duotone.adapters import ENABLE
 from duotone.adapters.tensorflow.rule import NONE, Rule, data_of, rule_of
 from duotone.errors import ArgumentError
+from duotone.measuring.libraries import library
 from duotone.policy.arguments import check_policy, half_named
 from duotone.policy.plain_data import policy_data, policy_of
 from duotone.policy.policy import Policy
 from duotone.tensorflow.live import switch
+from duotone.tensorflow.live.devices import choose_for
 from duotone.tensorflow.live.graphs import LiveSettings
+
+logger = logging.getLogger("duotone")
 
 _KEPT = f"*{switch.FLOAT32_SCOPE}*"
 
@@ -52,7 +57,7 @@ class Settings:
         named = None if dtype is None else half_named(ENABLE, dtype)
         name = None if named is None else named.name
         off = not rewrite or (dtype is not None and named is None)
-        return cls(rule, name, policy, not off, None if off else name or _of_device())
+        return cls(rule, name, policy, not off, None if off else name or _of_device(policy))
 
     @property
     def rule(self) -> Rule:
@@ -60,6 +65,11 @@ class Settings:
         if self.loss_scale is not None:
             return self.loss_scale
         return Rule() if self.half == "float16" or not self.rewrite else NONE
+
+    @property
+    def initial(self) -> float:
+        """The first value of the variable of the scale, which is the same for every half type."""
+        return (self.loss_scale or Rule()).initial
 
     @property
     def guards(self) -> bool:
@@ -102,5 +112,16 @@ def _with_float32_scope(policy: Policy | None) -> Policy:
     return policy.replace(keep_full=(*policy.keep_full, _KEPT))
 
 
-def _of_device() -> str | None:
-    return "bfloat16"
+def _of_device(policy: Policy | None) -> str | None:
+    """Returns the half type that is fast here; logs a warning if there is none."""
+    choice = choose_for(library("tensorflow", ENABLE, "tensorflow"))
+    if choice.dtype is not None:
+        return choice.dtype
+    if (policy or Policy()).merged_with_environment().ignore_performance:
+        return "bfloat16"
+    logger.warning(
+        "graphs are not rewritten, half is not faster here: %s. "
+        "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
+        choice.reason,
+    )
+    return None

@@ -57,7 +57,7 @@ def guard(variables: Sequence[Any]) -> Iterator[None]:
     finally:
         _guards.answers.remove(answers)
     if answers and kept:
-        _restore(kept, before, _all_taken(answers))
+        restore(list(zip(kept, before, strict=True)), _all_taken(answers))
 
 
 def _of_tensorflow(variable: Any) -> Any:
@@ -84,20 +84,32 @@ def is_here(tensor: Any) -> bool:
         return here is None
 
 
-def _restore(variables: list[Any], before: list[Any], taken: Any) -> None:
-    """Writes values into variables unless the step was taken, in all replicas."""
+def restore(moved: Sequence[tuple[Any, Any]], taken: Any) -> Any:
+    """Writes earlier values into variables unless the step was taken, in all replicas.
 
-    def decide(strategy: Any, taken: Any, variables: list[Any], before: list[Any]) -> None:
+    Args:
+        moved: pairs of a TensorFlow variable and its value before the step.
+        taken: ``bool[]``, equal in all replicas.
+
+    Returns:
+        The operation, in a graph.
+    """
+
+    def decide(strategy: Any, taken: Any, variables: list[Any], before: list[Any]) -> Any:
         def write() -> Any:
-            for variable, value in zip(variables, before, strict=True):
-                strategy.extended.update(variable, _assign, args=(value,), group=False)
-            return tf.no_op()
+            update = strategy.extended.update
+            written = [
+                update(variable, _assign, args=(value,))
+                for variable, value in zip(variables, before, strict=True)
+            ]
+            return tf.group(*written)
 
         with float32_scope():
-            tf.cond(one_of(strategy, taken), tf.no_op, write)
+            return tf.cond(one_of(strategy, taken), tf.no_op, write)
 
-    across(decide, taken, variables, before)
+    variables, before = ([pair[i] for pair in moved] for i in (0, 1))
+    return across(decide, taken, variables, before)
 
 
-def _assign(variable: Any, value: Any) -> None:
-    variable.assign(value)
+def _assign(variable: Any, value: Any) -> Any:
+    return variable.assign(value)

@@ -23,13 +23,15 @@ from duotone.adapters.tensorflow.scaling import (
     State,
     all_finite,
     float32_scope,
+    in_use,
     metrics_of,
     scale,
     tf,
     unscale,
 )
 from duotone.adapters.tensorflow.settings import Settings
-from duotone.adapters.tensorflow.statistics import is_here
+from duotone.adapters.tensorflow.statistics import is_here, restore
+from duotone.adapters.tensorflow.update_ops import moved_before_this
 
 
 class _Eager:
@@ -65,7 +67,7 @@ class V1LossScaleOptimizer(_Base):
     @property
     def loss_scale(self) -> Any:
         """The loss scale of the current graph, ``float32[]``."""
-        return tf.convert_to_tensor(self._state().value)
+        return in_use(self._settings.rule, self._state()).value
 
     def metrics(self) -> dict[str, Any]:
         """Returns the state of the loss scale in the current graph.
@@ -75,7 +77,7 @@ class V1LossScaleOptimizer(_Base):
             or numbers outside of a graph), and ``dtype``: the half type, or ``"float32"`` if graphs
             are not rewritten. Run them in another ``Session.run`` than the step.
         """
-        return {**metrics_of(self._state()), "dtype": self.half or "float32"}
+        return {**metrics_of(self._settings.rule, self._state()), "dtype": self.half or "float32"}
 
     def _state(self) -> State:
         """Returns the variables of the loss scale in the current graph; creates them once."""
@@ -87,7 +89,7 @@ class V1LossScaleOptimizer(_Base):
             return self._states[graph]
 
     def _new_state(self) -> State:
-        initial = self._settings.rule.initial
+        initial = self._settings.initial
         with tf.name_scope(f"{self.get_name()}/loss_scale"):
             return State(
                 _variable("value", initial, tf.float32),
@@ -149,8 +151,10 @@ class V1LossScaleOptimizer(_Base):
             return self._update(pairs, global_step, name)
         finite, loss = self._finite_and_loss([gradient for gradient, _ in pairs])
         finite, loss = agreed(finite, loss)
+        moved = moved_before_this()
         rule, state = self._settings.rule, self._state()
-        return take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
+        step = take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
+        return tf.group(step, restore(moved, finite)) if moved else step
 
     def _finite_and_loss(self, gradients: list[Any]) -> tuple[Any, Any]:
         """Returns whether a step is finite, and its loss if there is one.

@@ -52,7 +52,7 @@ def model() -> Any:
 def compiled(opt: Any, **arguments: Any) -> Any:
     """Returns the network, compiled."""
     made = model()
-    made.compile(optimizer=opt, loss="mse", jit_compile=False, **arguments)
+    made.compile(optimizer=opt, loss="mse", **{"jit_compile": False, **arguments})
     return made
 
 

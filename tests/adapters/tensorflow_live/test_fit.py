@@ -40,6 +40,25 @@ def test_fit_trains_in_half_and_updates_in_float32(tf, dtype):
     assert not [name for name in half if switch.FLOAT32_SCOPE in name]
 
 
+def test_the_device_chooses_the_half_type(tf, monkeypatch, caplog):
+    import keras
+
+    from duotone.adapters.tensorflow import settings
+    from duotone.devices.half_choice import HalfChoice
+
+    monkeypatch.setattr(settings, "choose_for", lambda tf: HalfChoice("bfloat16", "fast"))
+    opt = duotone.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
+    assert opt.half == "bfloat16"
+    assert switch.is_enabled()
+    switch.disable()
+    monkeypatch.setattr(settings, "choose_for", lambda tf: HalfChoice(None, "nothing is fast"))
+    with caplog.at_level(logging.WARNING, "duotone"):
+        opt = duotone.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
+    assert "nothing is fast" in caplog.text
+    assert opt.metrics()["dtype"] == "float32"
+    assert not switch.is_enabled()
+
+
 def test_without_a_word_a_loss_scale_is_only_for_float16(tf):
     import keras
 
@@ -49,10 +68,11 @@ def test_without_a_word_a_loss_scale_is_only_for_float16(tf):
     assert wrap(keras.optimizers.SGD(), "float16").metrics()["loss_scale"] == 2**15
 
 
-def test_a_skipped_step_changes_nothing(tf):
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_skipped_step_changes_nothing(tf, jit):
     import keras
 
-    trained = compiled(wrap(keras.optimizers.Adam(1e-2), loss_scale=1024))
+    trained = compiled(wrap(keras.optimizers.Adam(1e-2), loss_scale=1024), jit_compile=jit)
     for number in range(1, 10):
         skips = number in (1, 7, 8)
         trained.optimizer.build(trained.trainable_variables)

@@ -1,0 +1,54 @@
+"""A worker of two, each a process: prints what changed in a step that overflows on one of them.
+
+``python workers.py NUMBER PORT PORT``
+"""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main(number: int, ports: list[str]) -> None:
+    """Trains good, bad, good steps; the batch of worker 1 overflows."""
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    task = {"type": "worker", "index": number}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    from tests.adapters.tensorflow_live.small import BATCH, bad, model, same_bits, wrap
+
+    with strategy.scope():
+        opt, trained = wrap(keras.optimizers.Adam(1e-2), loss_scale=64), model()
+        opt.build(trained.trainable_variables)
+
+    def step(x, y):
+        with opt.guard(trained):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((trained(x, training=True) - y) ** 2)
+                scaled = opt.scale_loss(loss)
+            gradients = tape.gradient(scaled, trained.trainable_variables)
+            opt.apply(gradients, trained.trainable_variables)
+
+    @tf.function
+    def all_replicas(x, y):
+        strategy.run(step, args=(x, y))
+
+    def values() -> list:
+        return [v.numpy() for v in (*trained.variables, *opt.inner_optimizer.variables)]
+
+    unchanged = []
+    for overflows in (False, True, False):
+        before = values()
+        all_replicas(bad() if overflows and number == 1 else BATCH[0], BATCH[1])
+        unchanged.append(same_bits(before, values()))
+    print(json.dumps([unchanged, opt.metrics()["skipped_steps"]]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
