@@ -35,7 +35,8 @@ KeepFullOption = Annotated[
 CalibrationOption = Annotated[
     Path | None,
     typer.Option(
-        help="ONNX: inputs by name in an .npz file; values that do not fit half stay float32.",
+        help="Inputs by name in an .npz file, for an ONNX model or a frozen graph (run in "
+        "TensorFlow); values that do not fit half stay float32.",
         metavar="FILE",
     ),
 ]

@@ -142,7 +142,6 @@ def rewrite(
     models = {
         "--half-io": not keep_io,
         "--keep-full": keep_full,
-        "--calibration": calibration,
         "--provider": provider,
         "--fold-inputs": fold_inputs,
         "--opset": opset,
@@ -151,7 +150,7 @@ def rewrite(
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)
     done = rewrite_graphs(
-        console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force
+        console, graph, out, fetch, feed, dtype, painter, runs_on, calibration, overwrite=force
     )
     for result in done.graphs:
         console.print(graphdef.summary(result))
@@ -168,6 +167,7 @@ def rewrite_graphs(
     dtype: HalfTypeChoice,
     painter: PainterChoice | None,
     device: Device,
+    calibration: Path | None = None,
     *,
     overwrite: bool = False,
 ) -> FileResult:
@@ -182,6 +182,7 @@ def rewrite_graphs(
         dtype: the option ``--dtype``.
         painter: the option ``--painter``.
         device: the device of the graph.
+        calibration: the option ``--calibration``.
         overwrite: whether to replace an existing file.
 
     Returns:
@@ -207,6 +208,7 @@ def rewrite_graphs(
             dtype=dtype.value,
             painter=None if painter is None else painter.value,
             device=device,
+            calibration=calibration,
             on_stage=lambda stage: status.update(line(stage)),
         )
 

@@ -91,7 +91,6 @@ def view(
     models = {
         "--half-io": not keep_io,
         "--keep-full": keep_full,
-        "--calibration": calibration,
         "--provider": provider,
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
@@ -108,7 +107,7 @@ def view(
         _compare(console, graph, fetch, feed, dtype, device_of(device, dtype))
         return
     runs_on = device_of(device, dtype)
-    done = rewrite_graphs(console, graph, None, fetch, feed, dtype, painter, runs_on)
+    done = rewrite_graphs(console, graph, None, fetch, feed, dtype, painter, runs_on, calibration)
     for number, result in enumerate(done.graphs):
         if nodes is None:
             console.print(graphdef.by_op(result.result))

@@ -6,15 +6,11 @@ model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from duotone.errors import CalibrationError
-from duotone.graph.graph import HALF_TYPES
 from duotone.measuring.inputs import read_inputs
+from duotone.measuring.ranges import check_inputs, over_runs, ranges_of
 from duotone.onnx import files, running
 from duotone.onnx.exposing import with_all_values
 from duotone.precision.ranges.find import Measured
@@ -39,10 +35,7 @@ def calibrate(model: Any, data: Any) -> dict[str, Measured]:
 
 def measured(source: files.Source, data: Any) -> dict[str, Measured]:
     """Measures a model that was read; see :func:`calibrate`."""
-    found: dict[str, Measured] = {}
-    for values in measured_runs(source, read_inputs(data)):
-        found |= {name: _joined(found.get(name), seen) for name, seen in values.items()}
-    return found
+    return over_runs(measured_runs(source, read_inputs(data)))
 
 
 def measured_runs(
@@ -59,34 +52,7 @@ def measured_runs(
     inputs = [value.name for value in opened.get_inputs() if value.type == "tensor(float)"]
     for feed in feeds:
         given = running.fitted(opened, feed)
-        for name in inputs:
-            if given[name].size and not np.isfinite(given[name]).any():
-                raise CalibrationError(
-                    f"the input {name!r} to calibrate with has no finite number; give data that "
-                    "the model is used with."
-                )
+        floats = {name: given[name] for name in inputs}
+        check_inputs(floats)
         values = dict(zip(names, running.run(opened, list(names), given), strict=True))
-        values |= {name: given[name] for name in inputs}
-        seen = {name: _measure(array) for name, array in values.items()}
-        yield {name: one for name, one in seen.items() if one is not None}
-
-
-def _measure(array: Any) -> Measured | None:
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.size:
-        return None
-    finite = array[np.isfinite(array)]
-    if not finite.size:
-        return None
-    sizes = np.abs(finite[finite != 0])
-    small = float(np.mean(sizes < HALF_TYPES["float16"].smallest_normal)) if sizes.size else 0.0
-    return Measured(float(finite.min()), float(finite.max()), small)
-
-
-def _joined(first: Measured | None, second: Measured) -> Measured:
-    if first is None:
-        return second
-    return Measured(
-        min(first.low, second.low),
-        max(first.high, second.high),
-        math.sqrt(first.small * second.small) if first.small and second.small else 0.0,
-    )
+        yield ranges_of(values | floats)

@@ -12,6 +12,7 @@ it off.
 The stages are in ``duotone/tensorflow/pipeline.py``.
 """
 
+from duotone.tensorflow.calibrate import calibrate
 from duotone.tensorflow.compare import compare
 from duotone.tensorflow.devices import Device
 from duotone.tensorflow.live.explained import (
@@ -39,6 +40,7 @@ __all__ = [
     "GraphResult",
     "LiveExplanation",
     "RewriteResult",
+    "calibrate",
     "compare",
     "disable_mixed_precision_graph_rewrite",
     "explain_last",

@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from duotone.graph.graph import Paint
 from duotone.precision.pipeline import Capabilities, Decisions, decide
+from duotone.precision.ranges.find import NO_ASSUMPTIONS, Assumptions, Measured
 from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import SAFETY_RULES
@@ -32,23 +34,44 @@ CAPABILITIES = Capabilities(
 """TensorFlow graphs: an op has one type, a cast is an op, and weights may be constants."""
 
 
-def paint_duotone(facts: Facts) -> Precisions:
+def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
     """Paints the units by duotone's rules.
 
     Args:
         facts: the units and what is known of them.
+        measured: the ranges that calibration found, by port.
 
     Returns:
         Their precisions, each with its rule.
     """
     built = read(facts)
     can = dataclasses.replace(CAPABILITIES, fuses_casts=facts.compiled)
-    found = decide(built.graph, facts.resolved, can, weights=tuple(built.constants))
+    found = decide(
+        built.graph,
+        facts.resolved,
+        can,
+        assumptions=_assumptions(facts, built, measured),
+        weights=tuple(built.constants),
+    )
     allow, reasons = _half_units(built, found)
     _agree_on_lists(built, allow, reasons)
     agree_on_loops(facts.units, allow, [])
     shorten_casts(facts.units, allow)
     return Precisions(allow, {}, [], [], reasons=reasons)
+
+
+def _assumptions(facts: Facts, built: ReadGraph, measured: Mapping[str, Measured]) -> Assumptions:
+    """Returns the measured ranges by value."""
+    if not measured:
+        return NO_ASSUMPTIONS
+    nodes = facts.units.nodes
+    names = {value: f"{nodes[node].name}:{port}" for (node, port), value in built.ports.items()}
+    found = {
+        value: measured[name]
+        for value, name in names.items()
+        if name in measured and built.graph.values[value].paintable
+    }
+    return Assumptions({}, found, {value: names[value] for value in found})
 
 
 _UNSAFE = frozenset({Rule.CONSTANT, *SAFETY_RULES}) - {Rule.DEVICE, Rule.RANGE}

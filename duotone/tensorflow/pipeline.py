@@ -22,7 +22,8 @@ import dataclasses
 import fnmatch
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from duotone.errors import ArgumentError, PolicyError, plural
 from duotone.graph.collector import collector_paused
@@ -33,6 +34,7 @@ from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.classify.profitability import EVERYTHING
 from duotone.precision.classify.unmatched import warn_of_unmatched
+from duotone.precision.ranges.find import Measured
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
 from duotone.tensorflow.calls import loop_bodies
@@ -46,7 +48,7 @@ from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
 from duotone.tensorflow.painting import find_unsafe, paint_duotone
-from duotone.tensorflow.passes import Precisions, Reason, paint
+from duotone.tensorflow.passes import Reason, paint
 from duotone.tensorflow.preparation import (
     drop_doubled_controls,
     find_preserved,
@@ -56,7 +58,7 @@ from duotone.tensorflow.preparation import (
 )
 from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
-from duotone.tensorflow.shapes import ElementCount, element_count
+from duotone.tensorflow.shapes import element_count
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
 
@@ -71,6 +73,7 @@ _NOT_FOR_GRAPHS = (
     "reduce_dtype",
 )
 """Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
+NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})
 _SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
 logger = logging.getLogger("duotone")
 
@@ -87,6 +90,7 @@ class _Settings:
     loops: Mapping[str, Collection[int]]
     rules: Resolved
     compiled: bool = False
+    measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
 
     def find_op(self, name: str) -> OpDefinition | None:
         """Returns the definition of an op or function."""
@@ -104,6 +108,7 @@ def rewrite(
     policy: Policy | None = None,
     keep_functions: bool = False,
     compiled: bool = False,
+    measured: Mapping[str, Measured] = NO_MEASUREMENTS,
 ) -> RewriteResult:
     """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
 
@@ -124,6 +129,8 @@ def rewrite(
             TensorFlow drops. A SavedModel calls such functions by name.
         compiled: XLA compiles the graph (``jit_compile=True``), so that casts cost nothing by
             themselves.
+        measured: for duotone's painter, the ranges of values by port, from
+            :func:`duotone.tensorflow.calibrate`. Values that do not fit half stay float32.
 
     Returns:
         The rewritten copy and a record of what was done.
@@ -145,7 +152,7 @@ def rewrite(
         ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
     """
     settings = _settings(graph_def, dtype, painter, device, policy)
-    settings = dataclasses.replace(settings, compiled=compiled)
+    settings = dataclasses.replace(settings, compiled=compiled, measured=measured)
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
@@ -290,17 +297,6 @@ def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
         )
 
 
-def _paint_mincut(facts: Facts, elements: ElementCount) -> Precisions:
-    return paint_mincut(facts, paint(facts), elements)
-
-
-_PAINT: Mapping[str, Callable[[Facts, ElementCount], Precisions]] = {
-    "duotone": lambda facts, _: paint_duotone(facts),
-    "tensorflow": lambda facts, _: paint(facts),
-    "mincut": _paint_mincut,
-}
-
-
 def _names(node: NodeDef, item: str) -> tuple[str, ...]:
     """Returns the names of a node: of a function's, with the function's before it as well."""
     return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
@@ -358,7 +354,13 @@ def _rewrite_body(
     )
     elements = element_count(units)
     unsafe = _find_unsafe(facts, settings)
-    precisions = _PAINT[settings.resolved.painter](facts, elements)
+    if settings.resolved.painter == "duotone":
+        measured = settings.measured if item == MAIN_GRAPH else NO_MEASUREMENTS
+        precisions = paint_duotone(facts, measured)
+    else:
+        precisions = paint(facts)
+        if settings.resolved.painter == "mincut":
+            precisions = paint_mincut(facts, precisions, elements)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )

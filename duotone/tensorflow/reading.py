@@ -72,12 +72,14 @@ class ReadGraph:
         units: by graph node, the units whose precision its painting decides.
         constants: by value, the unit of its ``Const`` node.
         lists: the units of each list of tensors, which have one precision.
+        ports: the value of each output port, by the position of its node and its number.
     """
 
     graph: Graph
     units: Sequence[tuple[int, ...]]
     constants: Mapping[int, int]
     lists: Sequence[tuple[int, ...]]
+    ports: Mapping[tuple[int, int], int]
 
 
 def read(facts: Facts) -> ReadGraph:
@@ -137,7 +139,7 @@ class _Reader:
         graph = Graph(
             tuple(self.nodes), tuple(self.values), tuple(bodies), tuple(self.inputs), results
         )
-        return ReadGraph(graph, self.units, self.constants, self.lists)
+        return ReadGraph(graph, self.units, self.constants, self.lists, self.ports.found)
 
     def _bodies(self) -> list[Body]:
         """Returns the bodies, with the values that decide whether a loop goes on."""

@@ -21,10 +21,11 @@ from typing import Any
 from duotone.errors import GraphDefError
 from duotone.policy.policy import Policy
 from duotone.tensorflow import files
+from duotone.tensorflow.calibrate import measured
 from duotone.tensorflow.calls import function_names, keep_calls, release
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
-from duotone.tensorflow.pipeline import rewrite
+from duotone.tensorflow.pipeline import NO_MEASUREMENTS, rewrite
 from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.rewrite_record import RewriteResult
 from duotone.tensorflow.saved_model import signature_nodes
@@ -83,6 +84,7 @@ def rewrite_file(
     painter: str | None = None,
     device: Device = DEFAULT_DEVICE,
     policy: Policy | None = None,
+    calibration: Any = None,
     on_stage: Listener = lambda stage: None,
 ) -> FileResult:
     """Rewrites a graph file or SavedModel folder to mixed precision.
@@ -101,7 +103,10 @@ def rewrite_file(
         painter: the painter, as for :func:`duotone.tensorflow.rewrite`.
         device: the default device of nodes, as for :func:`duotone.tensorflow.rewrite`.
         policy: list edits and levels, as for :func:`duotone.tensorflow.rewrite`.
-        on_stage: called with the name of each stage: ``"reading"``, ``"rewriting"``, ``"writing"``.
+        calibration: inputs to run a frozen graph with, in TensorFlow: by name, a list of such, or
+            an ``.npz`` file. Values that do not fit half stay float32.
+        on_stage: called with the name of each stage: ``"reading"``, ``"measuring"``,
+            ``"rewriting"``, ``"writing"``.
 
     Returns:
         The result for each graph.
@@ -115,6 +120,10 @@ def rewrite_file(
     source = files.read(path)
     if out is not None:
         files.check_output(Path(out), source, overwrite=overwrite)
+    found = NO_MEASUREMENTS
+    if calibration is not None:
+        on_stage("measuring")
+        found = measured(source, calibration)
     on_stage("rewriting")
     start = time.perf_counter()
     names = {node.name for graph in source.graphs() for node in graph.node}
@@ -133,6 +142,7 @@ def rewrite_file(
                 painter=painter,
                 device=device,
                 policy=policy,
+                measured=found,
                 # TensorFlow drops functions that the graph does not reach, but the object graph of
                 # a SavedModel calls functions too.
                 keep_functions=meta_graph is not None,

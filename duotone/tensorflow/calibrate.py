@@ -1,0 +1,58 @@
+"""Calibrate: the ranges of a graph's values on data, measured in TensorFlow.
+
+It does not measure values inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duotone.errors import CalibrationError
+from duotone.measuring.inputs import fitted, read_inputs
+from duotone.measuring.ranges import check_inputs, over_runs, ranges_of
+from duotone.precision.ranges.find import Measured
+from duotone.tensorflow import files, running
+
+
+def calibrate(path: str | Path, data: Any) -> dict[str, Measured]:
+    """Measures the float32 values of a frozen graph in TensorFlow.
+
+    Args:
+        path: a GraphDef without variables.
+        data: inputs by name, a list of such, or an ``.npz`` file of them.
+
+    Returns:
+        The range of each value, by the name of its port: ``"node:0"``.
+
+    Raises:
+        CalibrationError: the file is not a GraphDef, or the data says nothing about ranges.
+        GraphDefError: TensorFlow cannot load or run the graph.
+        MissingExtraError: TensorFlow is not installed.
+    """
+    return measured(files.read(path), data)
+
+
+def measured(source: files.GraphFile, data: Any) -> dict[str, Measured]:
+    """Measures a graph that was read; see :func:`calibrate`."""
+    if source.kind != "GraphDef":
+        raise CalibrationError(
+            f"{source.path} is a {source.kind}, whose values are inside functions: calibrate a "
+            "frozen GraphDef."
+        )
+    return over_runs(_runs(source, data))
+
+
+def _runs(source: files.GraphFile, data: Any) -> Iterator[dict[str, Measured]]:
+    loaded = running.load(source)
+    for feed in read_inputs(data):
+        given = fitted(loaded.asked, feed)
+        floats = {name: array for name, array in given.items() if array.dtype == np.float32}
+        check_inputs(floats)
+        with running.explained(source, "run"):
+            arrays = running.run(loaded, [*loaded.values.values()], given)
+        values = dict(zip(loaded.values, arrays, strict=True))
+        yield ranges_of(values | {f"{name}:0": array for name, array in floats.items()})
