@@ -447,17 +447,17 @@ def test_a_scale_below_one_fits_gradients_that_overflow_unscaled(scale):
     tx = enable(optax.sgd(1e-8), scale, dtype="float16")
     params, x = jnp.full((8, 8), 0.1), jnp.full((8, 8), 0.1)
 
-    def loss(params: Any) -> Any:
-        return jnp.sum(((params @ x) @ x) * 1e6)
+    def loss(params: Any, size: Any) -> Any:
+        return jnp.sum(((params @ x) @ x) * size)
 
-    state: Any = tx.init(params)
+    state, size = tx.init(params), jnp.float32(1e6)
     for _ in range(8):
-        done = tx.minimize(loss, params, state)
+        done = tx.minimize(loss, params, state, size)
         params, state = done.params, done.state
     assert tx.metrics(state)["last_finite"]
     assert tx.metrics(state)["loss_scale"] < 1
-    found = tx.compute_gradients(loss, params, state).grads
-    np.testing.assert_allclose(found, jax.grad(loss)(params), rtol=2e-3)
+    found = tx.compute_gradients(loss, params, state, size).grads
+    np.testing.assert_allclose(found, jax.grad(loss)(params, size), rtol=2e-3)
 
 
 class Seen(NamedTuple):
