@@ -69,6 +69,7 @@ _NOT_FOR_GRAPHS = (
     "float32_math",
     "convolution_math",
     "reduce_dtype",
+    "heal",
 )
 """Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
 _SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
