@@ -71,6 +71,7 @@ _NOT_FOR_GRAPHS = (
     "float32_math",
     "convolution_math",
     "reduce_dtype",
+    "heal",
 )
 """Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
 NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})

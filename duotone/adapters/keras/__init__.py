@@ -6,7 +6,7 @@
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(x, y)
 
-Files: ``settings`` (the user's choices, as plain data), ``refusals``, ``optimizer`` (loss scaling),
+Files: ``settings`` (the user's choices, as plain data), ``optimizer`` (loss scaling),
 ``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (the
 state after a skipped step), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
 ``everywhere`` (all models), ``measured`` (calibration, blame), ``callback``.

@@ -18,7 +18,8 @@ from typing import Any
 
 import keras
 
-from duotone.adapters.keras import hooks, plans, refusals, settings
+from duotone.adapters import keras_checks
+from duotone.adapters.keras import hooks, plans, settings
 from duotone.adapters.keras.optimizer import LossScaleOptimizer
 from duotone.scale import DynamicLossScale
 
@@ -47,7 +48,7 @@ def enable_everywhere(
         ArgumentTypeError, ArgumentError: `dtype` is not a half type, or `loss_scale` not a loss
             scale, or Keras does not run on JAX.
     """
-    refusals.check_backend()
+    keras_checks.check_backend()
     if settings.check_loss_scale(loss_scale) is None and not rewrite:
         loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
     switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype), loss_scale)
@@ -92,7 +93,7 @@ def _plain(model: Any) -> bool:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, plans.WrappedBase):
         return False
-    reason = refusals.mixed_layer(model)
+    reason = keras_checks.mixed_layer(model)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
         reason = reason or f"its optimizer {optimizer.name!r} scales the loss already"
     if reason is not None and model not in _left_alone:

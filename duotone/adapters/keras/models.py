@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import keras
 
-from duotone.adapters.keras import refusals, settings
+from duotone.adapters import keras_checks
+from duotone.adapters.keras import settings
 from duotone.adapters.keras.plans import PLAN, StepPlan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
 from duotone.errors import ArgumentError, ArgumentTypeError
@@ -55,7 +56,7 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
         >>> model.predict(numpy.ones((4, 3)), verbose=0).dtype
         dtype('float32')
     """
-    refusals.check_backend()
+    keras_checks.check_backend()
     half = settings.check_dtype(dtype)
     refuse_heal("duotone.keras.autocast", settings.check_policy(policy))
     _check(model)
@@ -101,4 +102,4 @@ def _check(model: Any) -> None:
             f"model {model.name!r} is in mixed precision already, because its optimizer "
             f"{optimizer.name!r} was wrapped; leave autocast out"
         )
-    refusals.check_model(model)
+    keras_checks.check_model(model)

@@ -28,7 +28,8 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from duotone.adapters.keras import hooks, refusals, scaled, settings
+from duotone.adapters import keras_checks
+from duotone.adapters.keras import hooks, scaled, settings
 from duotone.adapters.keras.plans import WrappedBase
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
@@ -68,8 +69,8 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         rewrite: bool = True,
         name: str | None = None,
     ) -> None:
-        refusals.check_backend()
-        refusals.check_optimizer(inner_optimizer)
+        keras_checks.check_backend()
+        keras_checks.check_optimizer(inner_optimizer)
         chosen = settings.check_loss_scale(loss_scale)
         half = settings.check_dtype(dtype)
         policy = settings.check_policy(policy)
@@ -344,6 +345,6 @@ def enable(
     References:
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
     """
-    refusals.check_backend()
-    refusals.check_global_policy()
+    keras_checks.check_backend()
+    keras_checks.check_global_policy()
     return LossScaleOptimizer(optimizer, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)

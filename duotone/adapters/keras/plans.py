@@ -11,8 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-
+from duotone.adapters.keras_checks import optimizers_of
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.arguments import without_heal
@@ -126,13 +125,3 @@ def wrapped_optimizers(model: Any) -> Iterator[Any]:
         if isinstance(optimizer, WrappedBase) and not any(optimizer is other for other in found):
             found.append(optimizer)
             yield optimizer
-
-
-def optimizers_of(model: Any) -> Iterator[Any]:
-    """Yields all Keras optimizers in attributes of a model, also in lists and dicts there."""
-    for attribute in list(vars(model).values()):
-        if isinstance(attribute, keras.optimizers.Optimizer):
-            yield attribute
-        elif isinstance(attribute, (list, tuple, dict)):
-            inside = attribute.values() if isinstance(attribute, dict) else attribute
-            yield from (one for one in inside if isinstance(one, keras.optimizers.Optimizer))

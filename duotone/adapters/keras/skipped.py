@@ -28,7 +28,7 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from duotone.adapters.keras.plans import optimizers_of
+from duotone.adapters.keras_checks import optimizers_of
 from duotone.scale import DynamicLossScale, select_tree
 from duotone.scale.optimizer_state import MixedPrecisionState
 

@@ -26,7 +26,8 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from duotone.adapters.keras import refusals, skipped
+from duotone.adapters import keras_checks
+from duotone.adapters.keras import skipped
 from duotone.adapters.keras.plans import StepPlan, plan_of
 from duotone.calibrating.measure import Calibrations
 from duotone.transforms.autocast import autocast
@@ -162,7 +163,7 @@ def _no_owner() -> None:
 
 
 def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
-    refusals.check_model(model)
+    keras_checks.check_model(model)
     reference: Any = weakref.ref(model)  # a cached program must not keep its model alive
 
     def step(*args: Any, **kwargs: Any) -> Any:

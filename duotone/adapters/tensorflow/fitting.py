@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from duotone.adapters.keras_checks import check_model, optimizers_of
 from duotone.adapters.tensorflow.statistics import guard
 
 logger = logging.getLogger("duotone")
@@ -36,6 +37,7 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     def make(self: Any, force: bool = False) -> Any:
         if not _is_wrapped(self) or "train_step" in vars(self):
             return method(self, force=force)
+        check_model(self)
         _warn_of_eager(self)
         with _guarded_step(self):
             return method(self, force=force)
@@ -45,10 +47,10 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_wrapped(model: Any) -> bool:
-    """Returns True if an attribute of a model is a wrapped optimizer."""
+    """Returns True if a model has a wrapped optimizer."""
     from duotone.adapters.tensorflow.keras import LossScaleOptimizer
 
-    return any(isinstance(attribute, LossScaleOptimizer) for attribute in vars(model).values())
+    return any(isinstance(optimizer, LossScaleOptimizer) for optimizer in optimizers_of(model))
 
 
 @contextlib.contextmanager
@@ -70,9 +72,7 @@ def _guarded_step(model: Any) -> Iterator[None]:
 
 def _statistics(model: Any) -> list[Any]:
     """Returns the variables of a model that are not trained, without those of its optimizers."""
-    kinds = keras.optimizers.Optimizer
-    optimizers = [own for own in vars(model).values() if isinstance(own, kinds)]
-    theirs = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+    theirs = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [v for v in model.non_trainable_variables if id(v) not in theirs]
 
 

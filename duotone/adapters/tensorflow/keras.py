@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import keras
 
-from duotone.adapters import ENABLE
+from duotone.adapters.keras_checks import check_global_policy, check_optimizer
 from duotone.adapters.tensorflow import fitting, refusals, statistics
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
@@ -74,7 +74,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         rewrite: bool = True,
         name: str | None = None,
     ) -> None:
-        refusals.check_keras_optimizer(inner_optimizer)
+        check_optimizer(inner_optimizer)
         settings = Settings.of(loss_scale, dtype, policy, rewrite)
         settings.switch_on()
         super().__init__(inner_optimizer, name=name)
@@ -235,5 +235,5 @@ def enable(
         ArgumentTypeError, ArgumentError: as for :class:`LossScaleOptimizer`; a global dtype policy
             of Keras that is a mixed one.
     """
-    refusals.check_global_policy(ENABLE)
+    check_global_policy()
     return LossScaleOptimizer(optimizer, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)

@@ -19,6 +19,8 @@ from duotone.policy.policy import Policy
 from duotone.tensorflow.live import switch
 from duotone.tensorflow.live.devices import choose_for
 from duotone.tensorflow.live.graphs import LiveSettings
+from duotone.tensorflow.pipeline import rewrite
+from duotone.tensorflow.protos import new_graph
 
 logger = logging.getLogger("duotone")
 
@@ -90,10 +92,12 @@ class Settings:
 
         Raises:
             ArgumentError: another optimizer has switched it on with other settings.
+            PolicyError: the policy names an unknown operation, or has a field for JAX programs.
             TensorFlowError: this TensorFlow does not call the plug-in.
         """
         if self.half is None:
             return
+        _check_names(self.half, self.policy or Policy())
         wanted = LiveSettings(self.half, _with_float32_scope(self.policy))
         current = switch.settings()
         if current is None:
@@ -105,6 +109,11 @@ class Settings:
                 "process has one rewrite: wrap all optimizers with the same dtype and policy, or "
                 "call duotone.tensorflow.disable_mixed_precision_graph_rewrite() first."
             )
+
+
+def _check_names(half: str, policy: Policy) -> None:
+    """Raises PolicyError if TensorFlow graphs cannot be rewritten with a policy."""
+    rewrite(new_graph(), dtype=half, policy=policy.replace(keep_full=()))
 
 
 def _with_float32_scope(policy: Policy | None) -> Policy:

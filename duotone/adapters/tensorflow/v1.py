@@ -11,12 +11,13 @@ Each graph in which the optimizer is used has its own loss scale, in variables t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from duotone.adapters import ENABLE
 from duotone.adapters.tensorflow import refusals
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
@@ -42,6 +43,25 @@ _EAGER = _Eager()
 _Base: Any = tf.compat.v1.train.Optimizer
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Computed:
+    """A call of ``compute_gradients``.
+
+    Attributes:
+        finite: ``bool[]``, whether its gradients are finite.
+        loss: the loss, unscaled.
+        keys: its variables.
+    """
+
+    finite: Any
+    loss: Any
+    keys: frozenset[int]
+
+
+def _keys(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
+    return frozenset(id(variable) for _, variable in pairs)
+
+
 class V1LossScaleOptimizer(_Base):
     """An optimizer of TensorFlow 1 for training in mixed precision.
 
@@ -55,7 +75,7 @@ class V1LossScaleOptimizer(_Base):
         self._optimizer = optimizer
         self._settings = settings
         self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
-        self._of_steps: list[tuple[Any, Any]] = []
+        self._computed: list[_Computed] = []
 
     # The loss scale.
 
@@ -122,7 +142,8 @@ class V1LossScaleOptimizer(_Base):
         )
         unscaled = [(unscale(gradient, value), variable) for gradient, variable in pairs]
         # Clipping by value, between this call and the next, would hide an infinity.
-        self._of_steps.append((all_finite([g for g, _ in unscaled]), losses[-1]))
+        finite = all_finite([gradient for gradient, _ in unscaled])
+        self._computed.append(_Computed(finite, losses[-1], _keys(unscaled)))
         return unscaled
 
     def _scaled(self, loss: Any, value: Any, losses: list[Any]) -> Any:
@@ -149,25 +170,26 @@ class V1LossScaleOptimizer(_Base):
         pairs = list(grads_and_vars)
         if not self._settings.guards:
             return self._update(pairs, global_step, name)
-        finite, loss = self._finite_and_loss([gradient for gradient, _ in pairs])
-        finite, loss = agreed(finite, loss)
+        finite, loss = agreed(*self._finite_and_loss(pairs))
         moved = moved_before_this()
         rule, state = self._settings.rule, self._state()
         step = take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
         return tf.group(step, restore(moved, finite)) if moved else step
 
-    def _finite_and_loss(self, gradients: list[Any]) -> tuple[Any, Any]:
+    def _finite_and_loss(self, pairs: Any) -> tuple[Any, Any]:
         """Returns whether a step is finite, and its loss if there is one.
 
-        It counts what each ``compute_gradients`` in this graph found since the last step.
+        It counts what ``compute_gradients`` found for these variables since their last step.
         """
-        steps, self._of_steps = self._of_steps, []
-        steps = [(finite, loss) for finite, loss in steps if is_here(finite)]
-        losses = [loss for _, loss in steps if is_here(loss) and loss.shape.rank == 0]
+        keys = _keys(pairs)
+        here = [found for found in self._computed if is_here(found.finite)]
+        ours = [found for found in here if found.keys & keys]
+        self._computed = [found for found in here if not found.keys & keys]
+        losses = [f.loss for f in ours if is_here(f.loss) and f.loss.shape.rank == 0]
         with float32_scope():
-            found = [all_finite(gradients), *(finite for finite, _ in steps)]
+            checks = [all_finite([gradient for gradient, _ in pairs]), *(f.finite for f in ours)]
             loss = tf.cast(losses[0], tf.float32) if len(losses) == 1 else None
-            return tf.reduce_all(tf.stack(found)), loss
+            return tf.reduce_all(tf.stack(checks)), loss
 
     def _update(self, pairs: Any, global_step: Any, name: Any) -> Any:
         with float32_scope():
@@ -218,8 +240,11 @@ def enable(
         ArgumentTypeError, ArgumentError: an argument that cannot be used.
     """
     theirs = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    refusals.check_v1_optimizer(optimizer, _Base, (V1LossScaleOptimizer, theirs))
-    refusals.check_global_policy(ENABLE)
+    refusals.check_v1_optimizer(optimizer, (V1LossScaleOptimizer, theirs))
+    if "keras" in sys.modules:
+        from duotone.adapters.keras_checks import check_global_policy
+
+        check_global_policy()
     settings = Settings.of(loss_scale, dtype, policy, rewrite)
     settings.switch_on()
     return V1LossScaleOptimizer(optimizer, settings)

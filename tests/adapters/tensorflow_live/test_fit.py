@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import duotone
+from duotone.errors import ArgumentError
 from duotone.tensorflow.live import switch
 from tests.adapters.tensorflow_live.small import (
     BATCH,
@@ -175,6 +176,47 @@ def test_a_step_of_ones_own_is_guarded_too(tf):
     trained.fit(bad(), BATCH[1], batch_size=64, verbose=0)
     assert same_bits(before, values(trained))
     assert "train_step" not in vars(trained)
+
+
+def test_two_optimizers_of_one_model(tf):
+    """Each skips its own steps; statistics are restored if one of them skips."""
+    import keras
+
+    class Two(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [model(), model()]
+            self.opts = [wrap(keras.optimizers.SGD(1e-2), loss_scale=64) for _ in range(2)]
+
+        def train_step(self, data):
+            x, y, _ = data
+            for part, opt, inputs in zip(self.parts, self.opts, (x, BATCH[0]), strict=True):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((part(inputs, training=True) - y) ** 2)
+                    scaled = opt.scale_loss(loss)
+                gradients = tape.gradient(scaled, part.trainable_variables)
+                opt.apply(gradients, part.trainable_variables)
+            return {"loss": loss}
+
+    trained = Two()
+    trained.compile(jit_compile=False)
+    trained.train_on_batch(*BATCH)
+    before = [part.get_weights() for part in trained.parts]
+    trained.train_on_batch(bad(), BATCH[1])
+    after = [part.get_weights() for part in trained.parts]
+    assert same_bits(before[0], after[0])
+    assert not same_bits(before[1][:2], after[1][:2])
+    assert [opt.metrics()["skipped_steps"] for opt in trained.opts] == [1, 0]
+
+
+def test_layers_of_mixed_dtype_are_refused(tf):
+    import keras
+
+    layers = [keras.layers.Dense(1, dtype="mixed_float16")]
+    mixed = keras.Sequential([keras.layers.Input((20,)), *layers])
+    mixed.compile(optimizer=wrap(keras.optimizers.SGD()), loss="mse")
+    with pytest.raises(ArgumentError, match="mixed_float16"):
+        mixed.fit(X, Y, verbose=0)
 
 
 def test_sparse_gradients_are_unscaled(tf):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import duotone
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, PolicyError
 from duotone.tensorflow.live import switch
 from tests.adapters.tensorflow_live.small import wrap
 from tests.tensorflow.in_tensorflow import needs_tensorflow
@@ -72,6 +72,16 @@ def test_one_process_has_one_rewrite(tf):
         enable(second, dtype="float16")
     switch.disable()
     assert enable(second, dtype="float16").half == "float16"
+
+
+@pytest.mark.parametrize(
+    "policy", [{"allow_add": ["MatMull"]}, {"keep_half": ["x*"]}, {"heal": True}], ids=str
+)
+def test_policies_for_other_programs(tf, policy):
+    for opt in optimizers(tf):
+        with pytest.raises(PolicyError):
+            enable(opt, dtype="float16", policy=duotone.Policy(**policy))
+    assert not switch.is_enabled()
 
 
 def test_axis_names_are_for_jax(tf):

@@ -136,6 +136,21 @@ def test_clipping_by_value_does_not_hide_an_overflow(tf):
         assert session.run(w) == 0.0
 
 
+def test_two_groups_of_variables_overflow_separately(tf):
+    """Gradients of both are computed before the first step, as in a GAN."""
+    v1 = tf.compat.v1
+    opt = wrap(v1.train.GradientDescentOptimizer(1e-2), loss_scale=2.0)
+    with tf.Graph().as_default(), v1.Session() as session:
+        sizes = [v1.placeholder(tf.float32, ()) for _ in range(2)]
+        variables = [v1.get_variable(name, (), initializer=v1.ones_initializer) for name in "ab"]
+        pairs = [opt.compute_gradients(v * s, [v]) for v, s in zip(variables, sizes, strict=True)]
+        steps = [opt.apply_gradients(pair) for pair in pairs]
+        session.run(v1.global_variables_initializer())
+        session.run(steps[0], {sizes[0]: 1.0})  # needs no gradient of the other group
+        session.run(steps[1], {sizes[1]: np.inf})
+        assert session.run(variables) == [np.float32(0.99), 1.0]
+
+
 def test_a_function_minimizes(tf):
     opt = wrap(tf.compat.v1.train.MomentumOptimizer(1e-3, 0.9), loss_scale=64)
     w = tf.Variable(np.full((20, 1), 0.1, np.float32))

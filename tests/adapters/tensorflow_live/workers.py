@@ -4,6 +4,7 @@
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportMissingModuleSource=false
 
 from __future__ import annotations
 

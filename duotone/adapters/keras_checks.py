@@ -1,11 +1,8 @@
-"""Refusals of the Keras adapter, each with the remedy: optimizers, backends, models.
-
-Called by ``optimizer`` when one is made, and by ``hooks`` and ``models`` before a step is
-rewritten.
-"""
+"""Checks of Keras optimizers and models on every backend; each error names the remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -18,8 +15,9 @@ def check_backend() -> None:
     backend = keras.backend.backend()
     if backend != "jax":
         raise ArgumentError(
-            f"Keras runs on the {backend} backend; duotone rewrites JAX programs. Set the "
-            "environment variable KERAS_BACKEND=jax before keras is imported."
+            f"Keras runs on the {backend} backend; duotone.keras rewrites JAX programs. Set the "
+            "environment variable KERAS_BACKEND=jax before keras is imported. (On TensorFlow, "
+            "duotone.enable_mixed_precision_graph_rewrite wraps optimizers.)"
         )
 
 
@@ -87,3 +85,13 @@ def check_model(model: Any) -> None:
 
 def _is_mixed(policy: Any) -> bool:
     return "mixed_" in (policy.name or "")
+
+
+def optimizers_of(model: Any) -> Iterator[Any]:
+    """Yields all Keras optimizers in attributes of a model, also in lists and dicts there."""
+    for attribute in list(vars(model).values()):
+        if isinstance(attribute, keras.optimizers.Optimizer):
+            yield attribute
+        elif isinstance(attribute, (list, tuple, dict)):
+            inside = attribute.values() if isinstance(attribute, dict) else attribute
+            yield from (one for one in inside if isinstance(one, keras.optimizers.Optimizer))
