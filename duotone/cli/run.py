@@ -106,7 +106,7 @@ def run(
         bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")
     ] = False,
 ) -> None:
-    """Run a script in mixed precision: Keras models, duotone.optimizer_from_environment(...)."""
+    """Run a script in mixed precision: Keras, TensorFlow 1, duotone.optimizer_from_environment."""
     check_script("run", script, module, _OPTIONS)
     _set_variables(
         {
@@ -121,14 +121,15 @@ def run(
     _show_log()
     when_imported("jax", _follow_compilation)
     when_imported("keras", _switch_keras_on)
+    when_imported("tensorflow", _switch_tensorflow_on)
     status = execute("run", script, arguments or [], module)
     if status:
         raise typer.Exit(status)
     # `duotone.adapters.optax` is imported when it is first used.
-    if not {"keras", "duotone.adapters.optax"} & set(sys.modules):
+    if not {"keras", "tensorflow", "duotone.adapters.optax"} & set(sys.modules):
         typer.echo(
-            f"note: {script} uses neither Keras nor duotone.optimizer_from_environment(...): "
-            "nothing to switch on",
+            f"note: {script} uses neither Keras, nor TensorFlow, nor "
+            "duotone.optimizer_from_environment(...): nothing to switch on",
             err=True,
         )
 
@@ -186,7 +187,20 @@ def _follow_compilation() -> None:
         apply_tf_xla_flags(text, logging.getLogger("duotone").info)
 
 
+def _switch_tensorflow_on() -> None:
+    from duotone.adapters.tensorflow.everywhere import wrap_v1_optimizers
+
+    wrap_v1_optimizers()
+
+
 def _switch_keras_on() -> None:
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        from duotone.adapters.tensorflow.everywhere import wrap_keras_optimizers
+
+        wrap_keras_optimizers()
+        return
     from duotone.adapters.keras import enable_everywhere
 
     switches = read_switches()
