@@ -20,7 +20,7 @@ import typer
 from duotone._files import prepare_folder
 from duotone.adapters.on_import import when_imported
 from duotone.cli.script import check_script, execute
-from duotone.profiling.asked import Asked
+from duotone.profiling.asked import ProfileChoices
 
 if TYPE_CHECKING:
     from duotone.profiling.profile import Profile
@@ -80,7 +80,7 @@ def profile(
         )
         return
     check_script("profile", script, module, _OPTIONS)
-    run = _Run(out, Asked(key_node, iter_start, iter_stop))
+    run = _Run(out, ProfileChoices(key_node, iter_start, iter_stop))
     ended: SystemExit | None = None
     try:
         status = execute("profile", script, arguments or [], module)
@@ -99,7 +99,7 @@ class _Run:
     The script imports and configures JAX. The trace begins when it first compiles something.
     """
 
-    def __init__(self, out: Path, asked: Asked) -> None:
+    def __init__(self, out: Path, asked: ProfileChoices) -> None:
         self._out, self._asked = prepare_folder(out), asked
         self._process = os.getpid()
         self._profile: Profile | None = None

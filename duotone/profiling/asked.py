@@ -8,7 +8,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class ProfileChoices:
     """Checked choices.
 
     Attributes:

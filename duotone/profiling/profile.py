@@ -17,7 +17,7 @@ import jax.profiler
 
 from duotone._files import prepare_folder
 from duotone.errors import TraceError
-from duotone.profiling.asked import Asked
+from duotone.profiling.asked import ProfileChoices
 from duotone.profiling.profile_advice import advise
 from duotone.profiling.profile_files import write_profile
 from duotone.profiling.profile_record import ProfileRecord, ProfileSummary
@@ -46,7 +46,7 @@ class Profile(Viewed):
             the end of the block.
     """
 
-    def __init__(self, folder: Path | None, asked: Asked) -> None:
+    def __init__(self, folder: Path | None, asked: ProfileChoices) -> None:
         self.folder = folder
         self.record = ProfileRecord(ProfileSummary())
         self._asked = asked
@@ -181,7 +181,7 @@ def profile(
         >>> seen.record.summary.iterations, seen.record.summary.counted
         (5, 4)
     """
-    return Profile(Path(out), Asked(key_node, iter_start, iter_stop))
+    return Profile(Path(out), ProfileChoices(key_node, iter_start, iter_stop))
 
 
 def read_profile(
@@ -215,7 +215,7 @@ def read_profile(
             ...
         duotone.errors.TraceError: there is no trace no/such.xplane.pb...
     """
-    asked = Asked(key_node, iter_start, iter_stop)
+    asked = ProfileChoices(key_node, iter_start, iter_stop)
     found = Profile(None if out is None else Path(out), asked)
     found.record = _read(_trace_at(Path(path)), asked, [])
     if found.folder is not None:
@@ -242,7 +242,7 @@ def _traces_in(folder: Path) -> set[Path]:
     return {file for pattern in _TRACES for file in folder.rglob(pattern)}
 
 
-def _read(file: Path, asked: Asked, notes: list[str]) -> ProfileRecord:
+def _read(file: Path, asked: ProfileChoices, notes: list[str]) -> ProfileRecord:
     """Runs all stages in order."""
     trace = read_trace(file)
     programs = {kind.program for kind in trace.kinds if kind.program is not None}

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from duotone.profiling.asked import Asked
+from duotone.profiling.asked import ProfileChoices
 from duotone.profiling.programs import Fact, Facts
 from duotone.profiling.trace_events import EventKind, Trace
 
@@ -72,7 +72,7 @@ class Iterations:
     notes: tuple[str, ...] = ()
 
 
-def cut(trace: Trace, facts: Mapping[int, Facts], asked: Asked) -> Iterations:
+def cut(trace: Trace, facts: Mapping[int, Facts], asked: ProfileChoices) -> Iterations:
     """Cuts a trace into iterations.
 
     Args:

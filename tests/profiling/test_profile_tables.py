@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duotone.profiling.asked import Asked
+from duotone.profiling.asked import ProfileChoices
 from duotone.profiling.profile_advice import advise
 from duotone.profiling.profile_files import write_profile
 from duotone.profiling.profile_record import TABLES, ProfileRecord, ProfileSummary
@@ -77,7 +77,7 @@ def table(
     ran: list[tuple[str, str, float, float]], device: str = "GPU:0"
 ) -> tuple[ProfileRecord, tuple[Sum, ...]]:
     trace = trace_of(ran, device)
-    return tabulate(trace, FACTS, cut(trace, FACTS, Asked(key_node="add")))
+    return tabulate(trace, FACTS, cut(trace, FACTS, ProfileChoices(key_node="add")))
 
 
 @pytest.fixture
@@ -239,5 +239,5 @@ def test_compiling_in_every_step_is_reported() -> None:
             "compilations": np.array([(n * 10 + 9.2, n * 10 + 9.9) for n in range(5)]) * SECOND,
         }
     )
-    record, sums = tabulate(trace, FACTS, cut(trace, FACTS, Asked(key_node="add")))
+    record, sums = tabulate(trace, FACTS, cut(trace, FACTS, ProfileChoices(key_node="add")))
     assert advise(record, sums)[0].startswith("3 of 4 iterations compile something")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.profiling.asked import Asked
+from duotone.profiling.asked import ProfileChoices
 from duotone.profiling.programs import Fact
 from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import Iterations, cut
@@ -62,7 +62,7 @@ def counted(found: Iterations) -> list[int]:
 
 def test_an_iteration_begins_with_the_first_operation_that_runs_once() -> None:
     """Catches: an iteration of half the length, by an operation of a loop."""
-    found = cut(trace_of(steps(5)), FACTS, Asked())
+    found = cut(trace_of(steps(5)), FACTS, ProfileChoices())
     assert found.key == "jit_step/first"
     assert spans(found) == [(0, 100), (100, 200), (200, 300), (300, 400), (400, 460)]
     assert counted(found) == [1, 2, 3, 4]
@@ -70,7 +70,7 @@ def test_an_iteration_begins_with_the_first_operation_that_runs_once() -> None:
 
 
 def test_without_programs_the_commonest_count_decides() -> None:
-    found = cut(trace_of(steps(5)), {}, Asked())
+    found = cut(trace_of(steps(5)), {}, ProfileChoices())
     assert found.key == "jit_step/first"
     assert len(found.cuts) == 5
 
@@ -83,51 +83,53 @@ def test_a_program_that_runs_once_is_cut_by_its_loop() -> None:
         ran.append(("jit_all/step", 10 + 100 * n, 20 + 100 * n))
         ran += [("jit_all/layer", 20 + 100 * n + 20 * i, 39 + 100 * n + 20 * i) for i in range(3)]
     facts |= {"step": a_fact(("while.1",)), "layer": a_fact(("while.1", "while.2"))}
-    found = cut(trace_of(ran), {1: facts}, Asked())
+    found = cut(trace_of(ran), {1: facts}, ProfileChoices())
     assert found.key == "jit_all/step"
     assert len(found.cuts) == 6
 
 
 def test_small_programs_around_the_step_do_not_decide() -> None:
     ran = steps(4) + [("jit_add/add", n * 10.0 + 3, n * 10.0 + 4) for n in range(40)]
-    assert cut(trace_of(ran), FACTS, Asked()).key == "jit_step/first"
+    assert cut(trace_of(ran), FACTS, ProfileChoices()).key == "jit_step/first"
 
 
 def test_an_expensive_program_that_runs_once_does_not_decide() -> None:
     """Catches: the random numbers of the first weights taken for an iteration."""
     ran = [("jit_init/normal", 0, 5000), *steps(4, at=6000)]
-    found = cut(trace_of(ran), FACTS, Asked())
+    found = cut(trace_of(ran), FACTS, ProfileChoices())
     assert found.key == "jit_step/first"
-    assert cut(trace_of(ran[:1]), FACTS, Asked()).key == "jit_init/normal"
+    assert cut(trace_of(ran[:1]), FACTS, ProfileChoices()).key == "jit_init/normal"
 
 
 def test_what_runs_after_the_last_step_belongs_to_no_iteration() -> None:
     """Catches: an evaluation that makes the last iteration long."""
     ran = [*steps(4), ("jit_eval/score", 5000, 5100)]
-    assert spans(cut(trace_of(ran), FACTS, Asked()))[-1] == (300, 360)
+    assert spans(cut(trace_of(ran), FACTS, ProfileChoices()))[-1] == (300, 360)
 
 
 def test_iterations_that_compile_are_left_out() -> None:
-    found = cut(trace_of(steps(6), [(150, 160), (350, 360)]), FACTS, Asked())
+    found = cut(trace_of(steps(6), [(150, 160), (350, 360)]), FACTS, ProfileChoices())
     assert [c.index for c in found.cuts if c.compiled] == [1, 3]
     assert counted(found) == [2, 4, 5]
 
 
 def test_where_most_iterations_compile_they_count() -> None:
     found = cut(
-        trace_of(steps(4), [(n * 100 + 80, n * 100 + 90) for n in range(3)]), FACTS, Asked()
+        trace_of(steps(4), [(n * 100 + 80, n * 100 + 90) for n in range(3)]),
+        FACTS,
+        ProfileChoices(),
     )
     assert counted(found) == [1, 2, 3]
 
 
 def test_few_iterations_all_count() -> None:
-    assert counted(cut(trace_of(steps(2)), FACTS, Asked())) == [0, 1]
+    assert counted(cut(trace_of(steps(2)), FACTS, ProfileChoices())) == [0, 1]
 
 
 def test_a_program_that_is_compiled_again_keeps_its_key() -> None:
     """Another shape is another program, of the same name."""
     for count in (3, 1):  # 1: the program of the last iteration ran in none before
-        found = cut(compiled_again(count), FACTS | {2: FACTS[1]}, Asked())
+        found = cut(compiled_again(count), FACTS | {2: FACTS[1]}, ProfileChoices())
         assert len(found.cuts) == 3 + count
         assert found.cuts[-1].end == 260 + 100 * count
 
@@ -160,7 +162,7 @@ def test_each_device_is_cut_by_its_own_key() -> None:
         {},
         {},
     )
-    found = cut(both, FACTS, Asked())
+    found = cut(both, FACTS, ProfileChoices())
     assert [(c.device, c.start) for c in found.cuts if c.index == 2] == [
         ("GPU:0", 200),
         ("GPU:1", 207),
@@ -169,13 +171,13 @@ def test_each_device_is_cut_by_its_own_key() -> None:
 
 @pytest.mark.parametrize("name", ["last", "jit_step/last", "*/last", "kernel of last", "la*"])
 def test_a_key_that_is_named(name: str) -> None:
-    found = cut(trace_of(steps(4)), FACTS, Asked(key_node=name))
+    found = cut(trace_of(steps(4)), FACTS, ProfileChoices(key_node=name))
     assert found.key == "jit_step/last"
     assert spans(found)[0] == (50, 150)
 
 
 def test_a_key_that_never_ran_leaves_one_iteration_and_says_what_did() -> None:
-    found = cut(trace_of(steps(4)), FACTS, Asked(key_node="lost"))
+    found = cut(trace_of(steps(4)), FACTS, ProfileChoices(key_node="lost"))
     assert spans(found) == [(0, 360)]
     assert counted(found) == [0]
     (note,) = found.notes
@@ -184,7 +186,7 @@ def test_a_key_that_never_ran_leaves_one_iteration_and_says_what_did() -> None:
         "jit_step/inside, jit_step/first, jit_step/last; found by itself: jit_step/first"
     )
     proposed = note.rpartition(": ")[2]  # the advice, followed
-    assert len(cut(trace_of(steps(4)), FACTS, Asked(key_node=proposed)).cuts) == 4
+    assert len(cut(trace_of(steps(4)), FACTS, ProfileChoices(key_node=proposed)).cuts) == 4
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_a_key_that_never_ran_leaves_one_iteration_and_says_what_did() -> None:
     ],
 )
 def test_a_range(start: int | None, stop: int | None, numbers: list[int], says: str) -> None:
-    found = cut(trace_of(steps(6)), FACTS, Asked(iter_start=start, iter_stop=stop))
+    found = cut(trace_of(steps(6)), FACTS, ProfileChoices(iter_start=start, iter_stop=stop))
     assert counted(found) == numbers
     assert says in " ".join(found.notes)
 
@@ -207,15 +209,15 @@ def test_a_range(start: int | None, stop: int | None, numbers: list[int], says: 
 def test_nothing_ran() -> None:
     empty = np.zeros(0)
     nothing = Trace((), empty.astype(int), empty, empty, empty.reshape(0, 2), {}, {}, {})
-    assert cut(nothing, {}, Asked(key_node="x")) == Iterations("", ())
+    assert cut(nothing, {}, ProfileChoices(key_node="x")) == Iterations("", ())
 
 
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(ArgumentError, match="iter_stop is 2, before iter_start, which is 5"):
-        Asked(iter_start=5, iter_stop=2)
+        ProfileChoices(iter_start=5, iter_stop=2)
     with pytest.raises(ArgumentError, match="iter_start is -1: iterations are counted from 0"):
-        Asked(iter_start=-1)
+        ProfileChoices(iter_start=-1)
     with pytest.raises(ArgumentTypeError, match=r"iter_stop is 1\.5"):
-        Asked(iter_stop=1.5)  # pyright: ignore[reportArgumentType]
+        ProfileChoices(iter_stop=1.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentTypeError, match="key_node is 3"):
-        Asked(key_node=3)  # pyright: ignore[reportArgumentType]
+        ProfileChoices(key_node=3)  # pyright: ignore[reportArgumentType]
