@@ -22,3 +22,6 @@ def _xla_flags() -> list[str]:
 
 # Before JAX is loaded: it reads them when it starts.
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_xla_flags()]).strip()
+
+# Modules whose library is not in this environment have no examples to run.
+collect_ignore_glob = [] if util.find_spec("tensorflow") else ["duotone/adapters/tensorflow/*"]
