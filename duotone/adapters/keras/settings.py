@@ -84,7 +84,7 @@ def check_dtype(dtype: Any) -> str | None:
 
 
 def check_policy(policy: Any) -> Policy | None:
-    """Returns a policy, also from the data that :func:`~duotone.policy.plain_data.policy_data` made of it."""
+    """Returns a policy, also from the plain data of one."""
     policy = policy_of(policy)
     api.check_settings(ENABLE, None, policy)
     return policy
