@@ -160,7 +160,7 @@ class _Reader:
         op, ports = self.source.nodes[position].op, range(len(self.source.outputs[position]))
         if op == "Const":
             self._constant(position)
-        elif op == "_Arg" and self.facts.tested is not None:
+        elif op == "_Arg" and self._is_carried(position):
             self._carried_argument(position)
         elif op in INPUTS:
             self.inputs += [self.ports.add(position, port) for port in ports]
@@ -247,15 +247,22 @@ class _Reader:
         names = [self.source.nodes[node].op for node, _ in sources]
         back = [node for (node, _), op in zip(sources, names, strict=True) if "NextIter" in op]
         first = [slot for slot, op in enumerate(names) if "NextIter" not in op]
-        op = "branch.join"
-        if back and len(first) == len(back) == 1:
-            op = "loop.carry"
+        op = row = "branch.join"
+        if len(first) == len(back) == 1:
+            op = row = "loop.carry"
             self.carries.append((len(self.nodes), back[0]))
+        elif back:  # not a loop of TensorFlow's own: nothing is known of what comes back
+            op, row = self.source.nodes[position].op, ""
         reads = [self._read(position, slot) for slot in first]
         made = self.ports.add(position, 0, len(self.nodes))
         self.ports.add(position, 1)  # the number of the input that came
         makes = [(made, self.source.outputs[position][0])]
-        self._append(position, op, op, reads, makes, NO_ATTRIBUTES, back=tuple(back))
+        self._append(position, op, row, reads, makes, NO_ATTRIBUTES, back=tuple(back))
+
+    def _is_carried(self, position: int) -> bool:
+        """Returns True for an argument of a loop's body in whose place an iteration returns."""
+        number = self.source.nodes[position].attr["index"].i
+        return self.facts.tested is not None and number in self.returned
 
     def _carried_argument(self, position: int) -> None:
         """Adds an argument of a loop's body, to which an iteration returns its next value."""
@@ -267,11 +274,9 @@ class _Reader:
         within = self.ports.add(position, 0, len(self.nodes))
         if number in (self.facts.tested or ()):
             self.tests.append(within)
-        if number in self.returned:
-            self.carries.append((len(self.nodes), self.returned[number]))
-        self._append(
-            position, "loop.carry", "loop.carry", [(initial, unit)], [(within, unit)], NO_ATTRIBUTES
-        )
+        self.carries.append((len(self.nodes), self.returned[number]))
+        reads, makes = [(initial, unit)], [(within, unit)]
+        self._append(position, "loop.carry", "loop.carry", reads, makes, NO_ATTRIBUTES)
 
     def _append(
         self,

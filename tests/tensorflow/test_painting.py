@@ -242,6 +242,19 @@ def test_a_merge_and_its_next_iteration_agree():
     assert painting["merge"]["T"] == painting["next"]["T"]
 
 
+def test_a_merge_of_several_returns_is_not_described():
+    """Catches: ranges of such a loop that forget what comes back."""
+    b, x = start()
+    enter = b.add("Enter", dot(b, x), frame_name="frame", name="enter")
+    b.add("Merge", enter, "next", "again", N=3, name="merge")
+    for name in ("next", "again"):
+        b.add("NextIteration", b.add("AddV2", "merge", "merge"), name=name)
+    b.add("Identity", b.add("Exit", "merge", name="exit"), name="y")
+    result = rewrite(b, ["y"])
+    check_types(result.graph_def)
+    assert rules(result)["merge"] == "unlisted"
+
+
 def _while(body_of):
     """A While whose body is a function of a counter and a state."""
     b, x = start()
