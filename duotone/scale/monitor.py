@@ -27,6 +27,7 @@ from duotone.errors import (
     with_article,
 )
 from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, find, read
+from duotone.text.skipped_steps import SkippedSteps
 
 logger = logging.getLogger("duotone")
 
@@ -39,11 +40,7 @@ run skips none there: falling from 2**24 takes 24 skipped steps, and at the floo
 longer be the cause."""
 
 
-_OFTEN = 10
-"""By how many times the skipped steps have grown when they are counted in a line again."""
-
-
-class StuckAlarm:
+class StuckAlarm(SkippedSteps):
     """The warnings of an optimizer: steps that are skipped, and losses that are not finite.
 
     It warns once if many consecutive steps are skipped at the smallest scale. It also warns once,
@@ -55,10 +52,10 @@ class StuckAlarm:
     """
 
     def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
+        super().__init__()
         self.warn_after = warn_after
         self._ask = ask
         self._rung = self._warned_of_some = False
-        self._counted = 0
 
     def check(self, reading: Reading) -> None:
         """Warns if the limit is reached and it has not warned before."""
@@ -84,24 +81,6 @@ class StuckAlarm:
     def said(self) -> bool:
         """True if it has warned of skipped steps or losses, which it does only once."""
         return self._warned_of_some
-
-    def count(self, skipped: int, loss_scale: float) -> None:
-        """Logs the first skipped step, and again when there are ten times as many.
-
-        Args:
-            skipped: how many, all together.
-            loss_scale: the one in use now.
-        """
-        if not skipped or skipped < _OFTEN * self._counted:
-            return
-        self._counted = skipped
-        logger.warning(
-            "%s skipped, because gradients were not finite: weights stayed as they were, and the "
-            "loss scale is now %g. A few are normal while a loss scale comes down to what fits; "
-            "optimizer.metrics() counts them.",
-            plural(skipped, "step"),
-            loss_scale,
-        )
 
     def lost(self, batches: int) -> None:
         """Warns of losses that are not finite, unless it warned of skipped steps before.

@@ -2,13 +2,14 @@
 
 Keras makes the function of a training step in ``make_train_function``, from the method
 ``train_step``. duotone wraps the first, once, in the classes of ``keras.Model.__mro__`` that define
-it. While it runs, ``model.train_step`` is the guarded step.
+it. While it runs, ``model.train_step`` is the guarded step. The function logs skipped steps.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,39 +36,64 @@ def install() -> None:
 def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def make(self: Any, force: bool = False) -> Any:
-        if not _is_wrapped(self) or "train_step" in vars(self):
+        made_before = self.train_function is not None and not force
+        if made_before or hasattr(self.train_step, _WRAPPED) or not _wrapped_optimizers(self):
             return method(self, force=force)
         check_model(self)
         _warn_of_eager(self)
         with _guarded_step(self):
-            return method(self, force=force)
+            method(self, force=force)
+        made: Any = self.train_function
+        self.train_function = _counting(self, made)
+        return None
 
     setattr(make, _WRAPPED, True)
     return make
 
 
-def _is_wrapped(model: Any) -> bool:
-    """Returns True if a model has a wrapped optimizer."""
+def _counting(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a training function that logs skipped steps.
+
+    It reads the counts after calls 1, 2, 4, 8, ..., because reading waits for the device.
+    """
+    calls = itertools.count(1)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        logs = run(*args, **kwargs)
+        number = next(calls)
+        if number & (number - 1) == 0:
+            for optimizer in _wrapped_optimizers(model):
+                optimizer.log_skipped()
+        return logs
+
+    return counted
+
+
+def _wrapped_optimizers(model: Any) -> list[Any]:
+    """Returns the wrapped optimizers of a model."""
     from duotone.adapters.tensorflow.keras import LossScaleOptimizer
 
-    return any(isinstance(optimizer, LossScaleOptimizer) for optimizer in optimizers_of(model))
+    return [own for own in optimizers_of(model) if isinstance(own, LossScaleOptimizer)]
 
 
 @contextlib.contextmanager
 def _guarded_step(model: Any) -> Iterator[None]:
     """Replaces the training step of a model while Keras makes a function of it."""
-    step = model.train_step
+    own, step = vars(model).get("train_step"), model.train_step
 
     @functools.wraps(step)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         with guard(_statistics(model)):
             return step(*args, **kwargs)
 
+    setattr(guarded, _WRAPPED, True)
     vars(model)["train_step"] = guarded
     try:
         yield
     finally:
         del vars(model)["train_step"]
+        if own is not None:
+            vars(model)["train_step"] = own
 
 
 def _statistics(model: Any) -> list[Any]:

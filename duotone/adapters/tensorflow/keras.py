@@ -33,6 +33,7 @@ from duotone.adapters.tensorflow.scaling import (
 )
 from duotone.adapters.tensorflow.settings import Settings
 from duotone.errors import ArgumentError
+from duotone.text.skipped_steps import SkippedSteps
 
 
 class _Losses(threading.local):
@@ -80,6 +81,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         super().__init__(inner_optimizer, name=name)
         self._settings = settings
         self._scaled = False
+        self._skipped_steps = SkippedSteps()
         # A loss may be scaled before `build`: its graph must read a variable, not a number.
         self.step_counter = self._scalar("step_counter", "int32", 0)
         self.dynamic_scale = self._scalar("dynamic_scale", "float32", settings.initial)
@@ -113,6 +115,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             type, or ``"float32"`` if graphs are not rewritten.
         """
         return {**metrics_of(self._settings.rule, self._state()), "dtype": self.half or "float32"}
+
+    def log_skipped(self) -> None:
+        """Logs the number of skipped steps, if it has grown much since the last line."""
+        metrics = self.metrics()
+        self._skipped_steps.count(metrics["skipped_steps"], metrics["loss_scale"])
 
     def _state(self) -> State:
         """Returns the variables of the loss scale."""

@@ -178,6 +178,19 @@ def test_a_step_of_ones_own_is_guarded_too(tf):
     assert "train_step" not in vars(trained)
 
 
+def test_a_step_of_the_model_itself_is_guarded_too(tf):
+    import keras
+
+    trained = compiled(wrap(keras.optimizers.Adam(1e-2), loss_scale=64))
+    keras_step = trained.train_step
+    trained.train_step = own = lambda data: keras_step(data)
+    trained.fit(X, Y, batch_size=64, verbose=0)
+    before = values(trained)
+    trained.fit(bad(), BATCH[1], batch_size=64, verbose=0)
+    assert same_bits(before, values(trained))
+    assert trained.train_step is own
+
+
 def test_two_optimizers_of_one_model(tf):
     """Each skips its own steps; statistics are restored if one of them skips."""
     import keras
@@ -190,6 +203,7 @@ def test_two_optimizers_of_one_model(tf):
 
         def train_step(self, data):
             x, y, _ = data
+            loss = 0.0
             for part, opt, inputs in zip(self.parts, self.opts, (x, BATCH[0]), strict=True):
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_mean((part(inputs, training=True) - y) ** 2)
@@ -235,6 +249,18 @@ def test_sparse_gradients_are_unscaled(tf):
     scaled = train(wrap(keras.optimizers.SGD(0.1), loss_scale=2**10))
     switch.disable()
     np.testing.assert_allclose(scaled, train(keras.optimizers.SGD(0.1)), atol=1e-3)
+
+
+def test_fit_says_that_steps_were_skipped(tf, caplog):
+    import keras
+
+    trained = compiled(wrap(keras.optimizers.SGD(1e-3), loss_scale=64))
+    with caplog.at_level(logging.WARNING, "duotone"):
+        trained.fit(X, Y, batch_size=64, verbose=0)
+        assert "skipped" not in caplog.text
+        trained.fit(X * np.inf, Y, batch_size=64, verbose=0, epochs=8)
+    lines = [record.message for record in caplog.records if "skipped" in record.message]
+    assert [line.split(" skipped")[0] for line in lines] == ["4 steps"]
 
 
 def test_running_eagerly_is_said(tf, caplog):
