@@ -3,8 +3,8 @@
 ::
 
     each replica     its gradients are finite?  its loss
-    all replicas     AND, sum                                   (one collective)
-    across replicas  if finite: each replica updates;  new loss scale
+    all workers      AND, sum              (one collective, if there are several)
+    across replicas  AND, sum;  if finite: each replica updates;  new loss scale
 
 A strategy allows no branch with a collective inside of a replica, so the branch is across them.
 Without a strategy there is one replica, and the same code runs.
@@ -21,7 +21,9 @@ from duotone.errors import ArgumentError
 
 
 def agreed(finite: Any, loss: Any = None) -> tuple[Any, Any]:
-    """Returns whether the gradients of all replicas are finite, and the sum of their losses.
+    """Returns whether the gradients of a replica are finite on every worker, and its loss.
+
+    Replicas of one process agree in :func:`take_or_skip`. Those of several workers agree here.
 
     Args:
         finite: ``bool[]``, of this replica.
@@ -37,13 +39,21 @@ def agreed(finite: Any, loss: Any = None) -> tuple[Any, Any]:
             "its replicas. Call strategy.run(step, args=...) with the function that applies the "
             "gradients."
         )
-    if context.num_replicas_in_sync == 1:
+    here = _merged_replicas()
+    if context.num_replicas_in_sync == here:
         return finite, loss
     with float32_scope():
         bad = tf.cast(tf.logical_not(finite), tf.float32)
         own = tf.stack([bad, bad if loss is None else loss])
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
-        return total[0] == 0, None if loss is None else total[1]
+        return tf.equal(total[0], 0.0), None if loss is None else total[1] / here
+
+
+def _merged_replicas() -> int:
+    """Returns the number of replicas whose values :func:`across` sees."""
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        return 1
+    return len(tf.distribute.get_strategy().extended.worker_devices)
 
 
 def across(function: Callable[..., Any], *args: Any) -> Any:
@@ -57,9 +67,13 @@ def across(function: Callable[..., Any], *args: Any) -> Any:
     return merge(function, tf.distribute.get_strategy(), *args)
 
 
-def one_of(strategy: Any, value: Any) -> Any:
-    """Returns the value of the first replica, of a value that all agreed on."""
-    return None if value is None else strategy.experimental_local_results(value)[0]
+def all_of(strategy: Any, finite: Any) -> Any:
+    """Returns True if the values of all replicas that :func:`across` sees are true."""
+    return tf.reduce_all(tf.stack(strategy.experimental_local_results(finite)))
+
+
+def _sum_of(strategy: Any, loss: Any) -> Any:
+    return None if loss is None else tf.add_n(strategy.experimental_local_results(loss))
 
 
 def take_or_skip(
@@ -86,9 +100,9 @@ def take_or_skip(
 
     def decide(strategy: Any, finite: Any, loss: Any, *args: Any) -> Any:
         with float32_scope():
-            taken = one_of(strategy, finite)
+            taken = all_of(strategy, finite)
             before = in_use(rule, state)
-            after = advance(rule, before, taken, one_of(strategy, loss))
+            after = advance(rule, before, taken, _sum_of(strategy, loss))
             updated = _if(taken, lambda: _each(strategy, update, args))
             stored = state.assign(after, without_value=rule.is_fixed)
             return tf.group(updated, *stored)

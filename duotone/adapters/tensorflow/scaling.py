@@ -152,9 +152,11 @@ def _fitted(rule: Rule, state: State, finite: Any, loss: Any) -> Any:
     size = tf.abs(loss) / _ORDINARY_LOSS
     bits = tf.bitcast(size, tf.int32)
     mantissa, exponent = bits % 2**23, bits // 2**23  # exact powers of two, unlike a logarithm
-    above = tf.maximum(exponent - 127 + tf.cast(mantissa != 0, tf.int32), 0)
-    first = (state.good_steps == 0) & (state.skipped == 0) & (state.value == rule.initial)
-    second = (state.skipped == 1) & tf.logical_not(state.last_finite)
+    above = tf.maximum(exponent - 127 + tf.cast(mantissa > 0, tf.int32), 0)
+    # In a graph of TensorFlow 1, `==` compares objects.
+    unused = tf.equal(state.good_steps, 0) & tf.equal(state.skipped, 0)
+    first = unused & tf.equal(state.value, rule.initial)
+    second = tf.equal(state.skipped, 1) & tf.logical_not(state.last_finite)
     lowered_exponent = 15 - tf.where(first, (above + 1) // 2, above)
     lowered = tf.bitcast((lowered_exponent + 127) * 2**23, tf.float32) * rule.factor
     large = tf.math.is_finite(size) & (above > 0)

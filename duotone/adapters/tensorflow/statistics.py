@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from duotone.adapters.tensorflow.replicas import across, one_of
+from duotone.adapters.tensorflow.replicas import across, all_of
 from duotone.adapters.tensorflow.scaling import float32_scope, tf
 
 _SEED = "seed_generator_state"
@@ -89,7 +89,7 @@ def restore(moved: Sequence[tuple[Any, Any]], taken: Any) -> Any:
 
     Args:
         moved: pairs of a TensorFlow variable and its value before the step.
-        taken: ``bool[]``, equal in all replicas.
+        taken: ``bool[]``, of this replica.
 
     Returns:
         The operation, in a graph.
@@ -105,7 +105,7 @@ def restore(moved: Sequence[tuple[Any, Any]], taken: Any) -> Any:
             return tf.group(*written)
 
         with float32_scope():
-            return tf.cond(one_of(strategy, taken), tf.no_op, write)
+            return tf.cond(all_of(strategy, taken), tf.no_op, write)
 
     variables, before = ([pair[i] for pair in moved] for i in (0, 1))
     return across(decide, taken, variables, before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -72,6 +74,24 @@ class TestTensorFlow:
             tensor = tf.constant(loss) if known else None
             state = scaling.advance(rule, state, tf.constant(bool(finite)), tensor)
             assert [part.numpy() for part in state] == list(read(on_jax, "test")[:5])
+
+    @pytest.mark.parametrize("loss", [1e2, 1e4, 1e7])
+    @pytest.mark.parametrize("skipped", [0, 1])
+    def test_it_adjusts_so_in_a_session(self, tf, loss, skipped):
+        from duotone.adapters.tensorflow import scaling
+
+        start = (2.0**15, 0, skipped, skipped == 0, 0)
+        found = []
+        for graph in (tf.Graph(), None):
+            with contextlib.nullcontext() if graph is None else graph.as_default():
+                state = scaling.State(*map(tf.constant, start))
+                after = scaling.advance(Rule(), state, tf.constant(False), tf.constant(loss))
+                if graph is None:
+                    found.append([part.numpy() for part in after])
+                else:
+                    found.append(tf.compat.v1.Session().run([*after]))
+        assert found[0] == found[1]
+        assert found[0][0] < 2.0**14
 
     def test_those_of_tensorflow_are_accepted(self, tf):
         theirs = tf.compat.v1.mixed_precision

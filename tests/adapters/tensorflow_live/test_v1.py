@@ -151,6 +151,33 @@ def test_two_groups_of_variables_overflow_separately(tf):
         assert session.run(variables) == [np.float32(0.99), 1.0]
 
 
+@pytest.mark.parametrize("replica", [0, 1])
+def test_an_overflow_in_one_replica_skips_the_step_of_all(tf, replica):
+    v1, strategy = tf.compat.v1, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with tf.Graph().as_default(), strategy.scope():
+        opt = wrap(v1.train.MomentumOptimizer(1e-2, 0.9), loss_scale=64)
+        w = v1.get_variable("w", (20, 1), initializer=v1.ones_initializer())
+        count = v1.train.get_or_create_global_step()
+        size = v1.placeholder(tf.float32, ())
+
+        def step():
+            here = tf.distribute.get_replica_context().replica_id_in_sync_group
+            x = tf.ones((4, 20)) * tf.where(tf.equal(here, replica), size, 1.0)
+            return opt.minimize(tf.reduce_mean((x @ w) ** 2), global_step=count)
+
+        train = strategy.group(strategy.run(step))
+        slots = [opt.get_slot(variable, "momentum") for variable in w.values]
+        kept = [*w.values, *slots, *count.values]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {size: 1.0})
+            before = session.run(kept)
+            session.run(train, {size: 1e38})
+            assert _same(before, session.run(kept))
+            session.run(train, {size: 1.0})
+            assert not _same(before, session.run(kept))
+
+
 def test_a_function_minimizes(tf):
     opt = wrap(tf.compat.v1.train.MomentumOptimizer(1e-3, 0.9), loss_scale=64)
     w = tf.Variable(np.full((20, 1), 0.1, np.float32))
