@@ -85,7 +85,8 @@ def enable_mixed_precision_graph_rewrite(
       ``apply_gradients`` for graphs and Sessions. Every graph that this process runs is rewritten.
 
     A step whose gradients are not finite is skipped: parameters, the optimizer's state, schedules
-    and step counters do not change, and the step is counted as skipped.
+    and step counters do not change, and the step is counted as skipped. (On TensorFlow, bfloat16
+    without a loss scale takes every step.)
 
     Args:
         opt: an optimizer of Optax, Keras or ``tf.compat.v1.train``.
@@ -93,8 +94,8 @@ def enable_mixed_precision_graph_rewrite(
             if nothing is rewritten: no scaling, since bfloat16 has float32's range), a number of at
             least 1, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
         dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
-            the default device when training starts; if there is none, nothing is rewritten.
-            ``float32`` is the same as ``enabled=False``.
+            the default device when training starts (on TensorFlow, on the devices of this machine
+            now); if there is none, nothing is rewritten. ``float32`` is the same as ``enabled=False``.
         policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
@@ -107,7 +108,9 @@ def enable_mixed_precision_graph_rewrite(
 
     Raises:
         ArgumentTypeError: `opt` is not an optimizer, or an argument has the wrong type.
-        ArgumentError: `opt` is wrapped already, or an argument is out of range.
+        ArgumentError: `opt` is wrapped already, or an argument is out of range; on TensorFlow,
+            another optimizer was wrapped with another dtype or policy.
+        PolicyError: (TensorFlow) the policy names an unknown operation or has fields for JAX.
 
     Example:
         >>> import jax.numpy as jnp, optax, duotone
