@@ -35,7 +35,7 @@ def when_imported(
         >>> when_imported("sys", lambda: print("there it is"))
         there it is
     """
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:  # None blocks the import
         then()
     else:
         sys.meta_path.insert(0, _Finder(name, then, failed))

@@ -32,7 +32,7 @@ from duotone.blaming.reference_run import References, reference_of
 from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, RowKind
 from duotone.blaming.suspects import StepRun, blamed
 from duotone.comparing.variants import without_duotone
-from duotone.devices import assumed
+from duotone.devices.assumed import assumed
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.jaxpr.reading.signature import (
     Signature,

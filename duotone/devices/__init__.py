@@ -1,33 +1,41 @@
-"""Devices: which half type is faster there, and what a program costs on one that is not here."""
+"""Devices: which half type is faster there, and what a program costs on one that is not here.
+
+What needs JAX is imported when it is asked for: programs in TensorFlow may not have it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from duotone.devices.assumed import AssumedDevice, assumed, assuming
 from duotone.devices.half_choice import HalfChoice, choose_half
-from duotone.devices.specifications import TARGETS, Target, find_target
 
 if TYPE_CHECKING:
+    from duotone.devices.assumed import AssumedDevice, assuming
     from duotone.devices.half_type import current_choice
+    from duotone.devices.specifications import TARGETS, Target, find_target
 
 __all__ = [
     "TARGETS",
     "AssumedDevice",
     "HalfChoice",
     "Target",
-    "assumed",
     "assuming",
     "choose_half",
     "current_choice",
     "find_target",
 ]
+_HOMES = {
+    "TARGETS": "specifications",
+    "AssumedDevice": "assumed",
+    "Target": "specifications",
+    "assuming": "assumed",
+    "current_choice": "half_type",
+    "find_target": "specifications",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs JAX when it is asked for: programs in TensorFlow may not have it."""
-    if name != "current_choice":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from duotone.devices.half_type import current_choice
-
-    return current_choice
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -284,24 +284,21 @@ _OWN = (
 )
 """Ops that no operation of ONNX or JAX equals."""
 
-_RULES = (
-    "AdaMax Adadelta Adagrad AdagradDA AdagradV2 Adam AddSign CenteredRMSProp Ftrl FtrlV2 "
-    "GradientDescent Momentum PowerSign ProximalAdagrad ProximalGradientDescent RMSProp"
-).split()
-WRITERS = frozenset(
+POSITIONS = MappingProxyType(
     {
-        *(
-            f"{kind}Apply{rule}"
-            for kind in ("", "Sparse", "Resource", "ResourceSparse")
-            for rule in _RULES
-        ),
-        "ResourceApplyAdamWithAmsgrad",
-        "ResourceApplyKerasMomentum",
-        "ResourceSparseApplyKerasMomentum",
-        *"Assign AssignAdd AssignSub ScatterAdd ScatterSub ScatterUpdate".split(),
+        "CombinedNonMaxSuppression": (0,),
+        "CropAndResize": (1,),
+        "CropAndResizeGradBoxes": (2,),
+        "CropAndResizeGradImage": (1,),
+        "ExtractGlimpse": (2,),
+        "ExtractGlimpseV2": (2,),
+        "ImageProjectiveTransformV2": (1,),
+        "ImageProjectiveTransformV3": (1,),
+        **dict.fromkeys((f"NonMaxSuppression{v}" for v in ("", "V2", "V3", "V4", "V5")), (0,)),
+        "ScaleAndTranslate": (2, 3),
     }
 )
-"""Ops that write a variable. Like ops without results, they read results of the graph."""
+"""The operands that hold positions, or from which positions follow, by name."""
 
 _MEANINGS = ("sum_of_products", "short_dot", "ExactPower", "CastExact")
 """Rows that are not ops: meanings that the front end distinguishes."""

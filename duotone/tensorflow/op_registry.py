@@ -94,6 +94,13 @@ class OpDefinition:
         """True if an input or output is a reference to a variable."""
         return any(argument.is_ref for argument in (*self.inputs, *self.outputs))
 
+    @property
+    def writes_reference(self) -> bool:
+        """True if it writes a variable and returns its reference, as ``Assign`` does."""
+        sides = (self.inputs, self.outputs)
+        passes = "Ref" in self.name  # RefIdentity, RefSwitch, ...
+        return not passes and all(any(argument.is_ref for argument in side) for side in sides)
+
 
 @functools.cache
 def _data() -> dict[str, Any]:

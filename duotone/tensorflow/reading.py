@@ -32,17 +32,20 @@ from duotone.graph.graph import (
     Node,
 )
 from duotone.ops.entries import traits_of
-from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, WRITERS, operands_of
+from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_of
 from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rows import attributes_of, flops_of, row_of
-from duotone.tensorflow.shapes import (
-    running_order,
+from duotone.tensorflow.shapes import running_order
+from duotone.tensorflow.tensor_lists import (
+    READERS,
+    WRITERS,
+    element_unit,
+    find_clusters,
+    hidden_edges,
 )
-from duotone.tensorflow.tensor_lists import READERS, element_unit, find_clusters, hidden_edges
-from duotone.tensorflow.tensor_lists import WRITERS as LIST_WRITERS
 from duotone.tensorflow.tensors import const_magnitude
 from duotone.tensorflow.unit_facts import Facts
 
@@ -169,7 +172,7 @@ class _Reader:
         elif op == "IdentityN":
             for port in ports:
                 self._plain(position, [port], [port])
-        elif not ports or op in WRITERS:
+        elif not ports or self.source.definitions[position].writes_reference:
             self.outputs += map(self.ports.operand, self.source.sources[position])
             for port in ports:
                 self.ports.add(position, port)
@@ -222,7 +225,7 @@ class _Reader:
             reads = [*self._read_elements(position), *reads]
         operands = [value for value, _ in reads]
         constant = self._kept_constant(node.op, operands)
-        element = element_unit(self.source, position) if node.op in LIST_WRITERS else None
+        element = element_unit(self.source, position) if node.op in WRITERS else None
         if element is not None:
             for port in ports:
                 self.ports.add(position, port)  # the handle

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, Value
 from duotone.graph.products import Axes, Side, einsum_axes, matmul_axes, meaning_of_dot
+from duotone.ops.tensorflow_meanings import POSITIONS
 from duotone.tensorflow.protos import NodeDef
 
 
@@ -63,13 +64,16 @@ def _known(sides: Sequence[Side]) -> int:
 
 
 def attributes_of(node: NodeDef, slots: Sequence[int]) -> Mapping[str, Attribute]:
-    """Returns the attributes of a node for the range analysis.
+    """Returns the attributes of a node for the analyses.
 
     Args:
         node: the node.
         slots: the positions of the operands that count.
     """
     made: dict[str, Attribute] = {"operands": tuple(range(len(slots)))}
+    positions = tuple(at for at, slot in enumerate(slots) if slot in POSITIONS.get(node.op, ()))
+    if positions:
+        made["positions"] = positions
     if node.op == "Relu6":
         made |= {"min": 0.0, "max": 6.0}
     return made

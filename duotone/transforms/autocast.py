@@ -13,8 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
-from duotone.devices import assumed
-from duotone.devices.assumed import assuming
+from duotone.devices.assumed import assumed, assuming
 from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation

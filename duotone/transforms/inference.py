@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from duotone.devices import assumed
+from duotone.devices.assumed import assumed
 from duotone.policy.policy import Policy
 from duotone.transforms import autocast as api
 from duotone.transforms.static_weights import CastParams, WeightsRunner

@@ -23,7 +23,8 @@ import jax
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.devices import assumed, current_choice
+from duotone.devices import current_choice
+from duotone.devices.assumed import assumed
 from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line

@@ -35,6 +35,13 @@ def test_called_after_the_import_and_once(library):
     assert calls == [42]
 
 
+def test_not_called_for_a_library_whose_import_is_blocked(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    when_imported(library, lambda: pytest.fail("nothing was imported"))
+    with pytest.raises(ImportError):
+        importlib.import_module(library)
+
+
 def test_called_at_once_for_what_is_imported_already(library):
     importlib.import_module(library)
     calls = []

@@ -6,7 +6,8 @@ import pytest
 
 import duotone
 from duotone import _jax
-from duotone.devices import AssumedDevice, assumed, assuming, current_choice
+from duotone.devices import current_choice
+from duotone.devices.assumed import AssumedDevice, assumed, assuming
 
 HOPPER = AssumedDevice("h200", "cuda", "9.0")
 TURING = AssumedDevice("t4", "cuda", "7.5")

@@ -11,7 +11,7 @@ from benchmarks._graphdefs import Builder, cases
 from duotone import Policy, tensorflow
 from duotone.ops import tensorflow as original
 from duotone.ops import tensorflow_meanings as meanings
-from duotone.tensorflow.op_registry import op_names
+from duotone.tensorflow.op_registry import OpDefinition, find_op, op_names
 from duotone.tensorflow.protos import FLOAT, HALF, VARIANT
 from tests.tensorflow.painted import check_types, half
 
@@ -27,6 +27,12 @@ def rules(result):
     found = {}
     for decision in result.decisions:
         found.setdefault(decision.node, decision.rule)
+    return found
+
+
+def definition(op: str) -> OpDefinition:
+    found = find_op(op)
+    assert found is not None, op
     return found
 
 
@@ -168,6 +174,32 @@ def test_positions_are_float32(kind):
     painted = half(rewrite(b, ["y", "z"]))
     assert {"dot", "out"} <= set(painted)
     assert not {"positions", "cast", "column", "angle", "sine"} & set(painted)
+
+
+@pytest.mark.parametrize("op", ["CropAndResize", "NonMaxSuppressionV2"])
+def test_positions_at_which_an_op_reads_are_float32(op):
+    """Catches: boxes from a half product, each off by as much as half rounds a coordinate."""
+    b, x = start()
+    image = b.add("Placeholder", name="image", dtype=FLOAT, shape=(1, 64, 64, 3))
+    hidden = b.add("Relu", dot(b, x, "first"), name="relu")
+    last = b.add("MatMul", hidden, array(b, np.ones((32, 4))), name="last")
+    boxes = b.add("Sigmoid", last, name="boxes")
+    number = b.constant([8])
+    if op == "CropAndResize":
+        b.add(op, image, boxes, number, number, name="y")
+    else:
+        scores = b.add("Placeholder", name="scores", dtype=FLOAT, shape=(32,))
+        b.add(op, boxes, scores, number, b.constant(0.5), name="y")
+    painted = set(half(rewrite(b, ["y"])))
+    assert "first" in painted
+    assert not {"last", "boxes"} & painted
+
+
+def test_the_positions_of_a_row_are_boxes_and_their_like():
+    words = ("box", "transform", "offset", "scale", "translat")
+    for op, slots in meanings.POSITIONS.items():
+        names = [argument.name for argument in definition(op).inputs]
+        assert all(any(word in names[slot] for word in words) for slot in slots), (op, names)
 
 
 def test_a_distance_is_float32():
@@ -324,6 +356,25 @@ def test_the_update_of_a_variable_is_float32():
     result = rewrite(b)
     assert {"dot", "gradient"} <= set(half(result))
     assert rules(result)["scaled"] == "state"
+
+
+@pytest.mark.parametrize("op", ["AssignSub", "ScatterNdSub"])
+def test_the_update_of_a_reference_variable_is_float32(op):
+    b, x = start()
+    reference = b.add("VariableV2", dtype=FLOAT, shape=(32, 32), name="w")
+    gradient = b.add("MatMul", dot(b, x), x, name="gradient")
+    scaled = b.add("Mul", gradient, b.constant(0.1), name="scaled")
+    where = () if op == "AssignSub" else (b.constant([0] * 32),)
+    b.add(op, reference, *where, scaled, name="update")
+    result = rewrite(b)
+    assert {"dot", "gradient"} <= set(half(result))
+    assert rules(result)["scaled"] == "state"
+
+
+def test_ops_that_write_references():
+    writes = {name for name in op_names() if definition(name).writes_reference}
+    assert {"Assign", "ApplyAdam", "ScatterNdUpdate", "StridedSliceAssign"} <= writes
+    assert not {"RefIdentity", "RefSwitch", "DebugGradientRefIdentity", "VariableV2"} & writes
 
 
 def test_statistics_of_a_norm_do_not_keep_it_float32():
