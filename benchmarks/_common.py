@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib.metadata
 import json
 import math
 import os
@@ -71,16 +72,28 @@ class Result:
 
 def environment() -> dict[str, str]:
     """Versions and the processor's model; nothing that names a machine or a place."""
-    import flax
-
+    libraries = ("flax", "tensorflow_cpu", "tensorflow")
+    versions = {
+        name.removesuffix("_cpu"): importlib.metadata.version(name)
+        for name in libraries
+        if _is_installed(name)
+    }
     return {
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "flax": flax.__version__,
+        **versions,
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "backend": jax.default_backend(),
     }
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _processor() -> str:

@@ -24,6 +24,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks._common import Bar, Result, table, write
+
+QUESTION = "How long does a step of training in TensorFlow take on this CPU?"
 ROUNDS = 11
 MODES = ("float32", "TensorFlow's pass", "tensorflow", "mincut", "duotone")
 _OWN_PASS = "auto_mixed_precision_onednn_bfloat16"
@@ -195,23 +198,32 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     return found
 
 
-def _row(name: str, found: dict[str, Any]) -> tuple[str, list[float]]:
+def _row(name: str, found: dict[str, Any]) -> tuple[list[Any], list[float]]:
     base = found[MODES[0]]["times"]
     ratios = [
         statistics.median(a / b for a, b in zip(found[mode]["times"], base, strict=True))
         for mode in MODES
     ]
-    shown = "".join(f"{ratio:>14.3f}" for ratio in ratios[1:])
     ours = found["duotone"]
-    more = f"{ours['nodes']:>7} {ours['half']:>6} {ours['casts']:>6}"
-    share = ours["seconds"] / ours["first"]
-    milliseconds = statistics.median(base) * 1e3
-    return f"{name:<12}{milliseconds:>9.1f}{shown} {more} {share:>9.2f}", ratios
+    counts = [ours["nodes"], ours["half"], ours["casts"], ours["seconds"] / ours["first"]]
+    shown = [f"{ratio:.3f}" for ratio in ratios[1:]]
+    return [name, f"{statistics.median(base) * 1e3:.1f}", *shown, *counts], ratios
+
+
+def _bars(every: dict[str, list[float]], shares: list[float]) -> list[Bar]:
+    means = [statistics.geometric_mean(column) for column in zip(*every.values(), strict=True)]
+    ours = {name: ratios[-1] for name, ratios in every.items()}
+    return [
+        Bar("duotone, geometric mean of time over float32's", means[-1], 0.80, "x"),
+        Bar("duotone over TensorFlow's pass, geometric mean", means[-1] / means[1], 1.0, "x"),
+        *(Bar(f"duotone, {name}", ratio, 1.03, "x") for name, ratio in ours.items()),
+        Bar("rewrite, largest share of the first call", max(shares), 0.15, "of it"),
+    ]
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description="Steps of training in TensorFlow on this CPU.")
+    """Measures, prints and, of all models, writes the result."""
+    parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -219,20 +231,23 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measure(arguments.one, arguments.rounds)))
         return
-    columns = "".join(f"{mode[:13]:>14}" for mode in MODES[1:])
-    print(
-        f"{'model':<12}{'f32 ms':>9}{columns} {'nodes':>7} {'half':>6} {'casts':>6} {'rewrite':>9}"
-    )
-    every = []
+    rows, every, figures = [], {}, {}
     for name in arguments.models or MODELS:
         command = [sys.executable, "-m", "benchmarks.tensorflow_live", "--one", name]
         command += ["--rounds", str(arguments.rounds)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        line, ratios = _row(name, json.loads(done.stdout.splitlines()[-1]))
-        print(line, flush=True)
-        every.append(ratios)
-    means = [statistics.geometric_mean(column) for column in zip(*every, strict=True)]
-    print(f"{'geometric mean':<21}" + "".join(f"{mean:>14.3f}" for mean in means[1:]))
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        row, every[name] = _row(name, figures[name])
+        rows.append(row)
+        print(*row, flush=True)
+    head = ["model", "f32 ms", *MODES[1:], "nodes", "half", "casts", "rewrite/first"]
+    bars = _bars(every, [row[-1] for row in rows])
+    command = "python -m benchmarks.tensorflow_live"
+    result = Result("tensorflow_live", QUESTION, command, bars, table(head, rows), figures)
+    if arguments.models:
+        print(result.text)
+    else:
+        write(result)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._common import Bar, Result, table, write
+
+QUESTION = "Does training in TensorFlow end where float32's ends?"
 SEEDS = (0, 1, 2)
 MODES = ("float32", "float16", "bfloat16")
+_LEAST_NOISE = 0.005
+"""A loss that no seed changes may still differ by this."""
 _COUNT, _BATCH, _EPOCHS = 768, 64, 6
 
 
@@ -173,38 +178,44 @@ def measure(name: str) -> dict[str, list[float]]:
     return found
 
 
-def _row(name: str, found: dict[str, list[float]]) -> tuple[str, bool]:
-    means = {mode: statistics.mean(losses) for mode, losses in found.items()}
-    pairs = {
-        mode: statistics.mean(a - b for a, b in zip(found[mode], found["float32"], strict=True))
+def _row(name: str, found: dict[str, list[float]]) -> tuple[list[Any], float]:
+    """A line of the table, and the largest difference from float32 in units of its noise."""
+    means = [statistics.mean(found[mode]) for mode in MODES]
+    differences = [
+        statistics.mean(a - b for a, b in zip(found[mode], found["float32"], strict=True))
         for mode in MODES[1:]
-    }
-    noise = statistics.stdev(found["float32"])
-    within = all(abs(difference) <= max(noise, 0.02) for difference in pairs.values())
-    shown = "".join(f"{means[mode]:>10.4f}" for mode in MODES)
-    differences = "".join(f"{pairs[mode]:>+10.4f}" for mode in MODES[1:])
-    return f"{name:<12}{shown}{differences}{noise:>9.4f}  {'yes' if within else 'no'}", within
+    ]
+    noise = max(statistics.stdev(found["float32"]), _LEAST_NOISE)
+    worst = max(map(abs, differences)) / noise
+    shown = [f"{mean:.4f}" for mean in means] + [f"{value:+.4f}" for value in differences]
+    return [name, *shown, f"{noise:.4f}"], worst
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description="Final losses of training in TensorFlow.")
+    """Measures, prints and, of all models, writes the result."""
+    parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one)))
         return
-    columns = "".join(f"{mode:>10}" for mode in (*MODES, "f16-f32", "bf16-f32"))
-    print(f"{'model':<12}{columns}{'noise':>9}  within")
-    results = []
+    rows, figures, bars = [], {}, []
     for name in arguments.models or MODELS:
         command = [sys.executable, "-m", "benchmarks.tensorflow_training", "--one", name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        line, within = _row(name, json.loads(done.stdout.splitlines()[-1]))
-        print(line, flush=True)
-        results.append(within)
-    print(f"within float32's noise: {sum(results)} of {len(results)}")
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        row, worst = _row(name, figures[name])
+        rows.append(row)
+        bars.append(Bar(f"{name}: difference from float32 over its noise", worst, 1.0, "x"))
+        print(*row, flush=True)
+    text = table(["model", *MODES, "f16-f32", "bf16-f32", "noise"], rows)
+    command = "python -m benchmarks.tensorflow_training"
+    result = Result("tensorflow_training", QUESTION, command, bars, text, figures)
+    if arguments.models:
+        print(text)
+    else:
+        write(result)
 
 
 if __name__ == "__main__":

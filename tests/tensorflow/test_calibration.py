@@ -60,7 +60,7 @@ class TestInTensorFlow:
         found = duotone.tensorflow.calibrate(tmp_path / "in.pb", data)
         assert found["x:0"] == Measured(1e4, 1e4, 0.0)
         assert found["first:0"].high > 6e4
-        np.savez(tmp_path / "data.npz", **data)
+        np.savez(tmp_path / "data.npz", x=data["x"])
         done = rewrite_file(tmp_path / "in.pb", calibration=tmp_path / "data.npz").graphs[0]
         assert "first" not in half(done.result)
         assert "first" in half(rewrite_file(tmp_path / "in.pb").graphs[0].result)
