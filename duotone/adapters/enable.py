@@ -95,7 +95,7 @@ def enable_mixed_precision_graph_rewrite(
             least 1, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
         dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
             the default device when training starts (on TensorFlow, on the devices of this machine
-            now); if there is none, nothing is rewritten. ``float32`` is the same as ``enabled=False``.
+            now); if there is none, nothing is rewritten. ``float32`` means ``enabled=False``.
         policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
