@@ -29,8 +29,8 @@ from duotone.tensorflow.live import graphs, jit, plugin, switch
 from duotone.tensorflow.live.graphs import LiveSettings
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-W = tf.constant(np.random.default_rng(0).standard_normal((64, 64)).astype("f") / 8)
-X = tf.constant(np.random.default_rng(1).standard_normal((32, 64)).astype("f"))
+W = tf.constant(np.random.default_rng(0).standard_normal((256, 256)).astype("f") / 16)
+X = tf.constant(np.random.default_rng(1).standard_normal((256, 256)).astype("f"))
 
 def net(x):
     return tf.nn.relu(x @ W) @ W
@@ -88,13 +88,13 @@ def test_a_session(painter):
     v1 = tf.compat.v1
     on(painter="{painter}")
     with tf.Graph().as_default():
-        x = v1.placeholder(tf.float32, (None, 64), "x")
+        x = v1.placeholder(tf.float32, (None, 256), "x")
         w = v1.get_variable("w", initializer=W.numpy() if tf.executing_eagerly() else
-                            np.random.default_rng(0).standard_normal((64, 64)).astype("f") / 8)
+                            np.random.default_rng(0).standard_normal((256, 256)).astype("f") / 16)
         y = tf.nn.relu(x @ w) @ w
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            found = session.run(y, {{x: np.ones((32, 64), "f")}})
+            found = session.run(y, {{x: np.ones((256, 256), "f")}})
     assert found.dtype == np.float32
     assert "MatMul" in half_ops()
     """)
@@ -130,7 +130,7 @@ def test_jit_compile():
     assert not np.array_equal(half, full)
     np.testing.assert_allclose(half, full, atol=0.05)
     text = f.experimental_get_compiler_ir(X)("hlo")
-    assert "bf16[32,64]" in text and "dot(" in text
+    assert "bf16[256,256]" in text and "dot(" in text
     """)
 
 
