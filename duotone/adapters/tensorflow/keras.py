@@ -31,7 +31,7 @@ from duotone.adapters.tensorflow.scaling import (
     tf,
     unscale,
 )
-from duotone.adapters.tensorflow.settings import Settings
+from duotone.adapters.tensorflow.settings import WrapSettings
 from duotone.errors import ArgumentError
 from duotone.text.skipped_steps import SkippedSteps
 
@@ -76,7 +76,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         name: str | None = None,
     ) -> None:
         check_optimizer(inner_optimizer)
-        settings = Settings.of(loss_scale, dtype, policy, rewrite)
+        settings = WrapSettings.of(loss_scale, dtype, policy, rewrite)
         settings.switch_on()
         super().__init__(inner_optimizer, name=name)
         self._settings = settings

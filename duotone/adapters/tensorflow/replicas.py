@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from duotone.adapters.tensorflow.rule import Rule
+from duotone.adapters.tensorflow.rule import ScaleRule
 from duotone.adapters.tensorflow.scaling import State, advance, float32_scope, in_use, tf
 from duotone.errors import ArgumentError
 
@@ -77,7 +77,7 @@ def _sum_of(strategy: Any, loss: Any) -> Any:
 
 
 def take_or_skip(
-    rule: Rule,
+    rule: ScaleRule,
     state: State,
     finite: Any,
     loss: Any,

@@ -1,4 +1,4 @@
-"""Rule: the loss scale that a user asked for, as plain numbers without TensorFlow.
+"""ScaleRule: the loss scale that a user asked for, as plain numbers without TensorFlow.
 
 One rule has all three kinds of loss scale. A fixed one is a dynamic one whose floor and cap are
 equal, and the scale without scaling is fixed at 1. ``scaling`` has the arithmetic.
@@ -23,7 +23,7 @@ from duotone.policy.scales import (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class ScaleRule:
     """How a loss scale changes.
 
     Attributes:
@@ -58,20 +58,20 @@ class Rule:
         return not (self.is_fixed and self.initial == 1.0)
 
 
-def fixed(value: float) -> Rule:
+def fixed(value: float) -> ScaleRule:
     """Returns the rule of a scale that stays.
 
     Args:
         value: the scale.
     """
-    return Rule(initial=value, floor=value, cap=value)
+    return ScaleRule(initial=value, floor=value, cap=value)
 
 
 NONE = fixed(1.0)
 """No scaling."""
 
 
-def rule_of(loss_scale: Any) -> Rule | None:
+def rule_of(loss_scale: Any) -> ScaleRule | None:
     """Returns the rule that the argument ``loss_scale`` means.
 
     Args:
@@ -99,7 +99,7 @@ def rule_of(loss_scale: Any) -> Rule | None:
     return _from_data(dict(data))
 
 
-def data_of(rule: Rule | None) -> Any:
+def data_of(rule: ScaleRule | None) -> Any:
     """Returns a rule as plain data, in the format of Keras optimizers on JAX."""
     if rule is None:
         return DYNAMIC
@@ -108,10 +108,10 @@ def data_of(rule: Rule | None) -> Any:
     return {"rule": "fixed", "constant": rule.initial} if rule.scales else {"rule": "none"}
 
 
-def _from_data(data: dict[str, Any]) -> Rule:
+def _from_data(data: dict[str, Any]) -> ScaleRule:
     kind = data.pop("rule")
     if kind == DYNAMIC:
-        return Rule(**data)
+        return ScaleRule(**data)
     return fixed(data["constant"]) if kind == "fixed" else NONE
 
 
@@ -125,7 +125,7 @@ def _of_duotone(loss_scale: Any) -> dict[str, Any] | None:
     if scales is None:
         return None
     if isinstance(loss_scale, scales.DynamicLossScale):
-        names = [field.name for field in dataclasses.fields(Rule)]
+        names = [field.name for field in dataclasses.fields(ScaleRule)]
         return {"rule": DYNAMIC} | {name: getattr(loss_scale, name) for name in names}
     if isinstance(loss_scale, scales.FixedLossScale):
         return {"rule": "fixed", "constant": loss_scale.constant}

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from duotone.adapters.tensorflow.rule import Rule
+from duotone.adapters.tensorflow.rule import ScaleRule
 from duotone.measuring.libraries import library
 from duotone.tensorflow.live.switch import FLOAT32_SCOPE
 
@@ -58,7 +58,7 @@ class State:
         return (getattr(self, field.name) for field in dataclasses.fields(self))
 
 
-def in_use(rule: Rule, state: State) -> State:
+def in_use(rule: ScaleRule, state: State) -> State:
     """Returns the values of a state, with the scale that multiplies losses.
 
     A fixed scale is that of the rule: the variable may come from the checkpoint of another one.
@@ -70,7 +70,7 @@ def in_use(rule: Rule, state: State) -> State:
         return dataclasses.replace(values, value=tf.constant(rule.initial, tf.float32))
 
 
-def metrics_of(rule: Rule, state: State) -> dict[str, Any]:
+def metrics_of(rule: ScaleRule, state: State) -> dict[str, Any]:
     """Returns the state by the names of ``metrics()``: numbers, or tensors in a graph."""
     values = in_use(rule, state)
     if tf.executing_eagerly():
@@ -124,7 +124,7 @@ def all_finite(gradients: Sequence[Any]) -> Any:
         return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
 
 
-def advance(rule: Rule, state: State, finite: Any, loss: Any = None) -> State:
+def advance(rule: ScaleRule, state: State, finite: Any, loss: Any = None) -> State:
     """Returns the state after a step.
 
     Args:
@@ -147,7 +147,7 @@ def advance(rule: Rule, state: State, finite: Any, loss: Any = None) -> State:
         return State(value, tf.where(grows, 0, good), skipped, finite, stuck)
 
 
-def _fitted(rule: Rule, state: State, finite: Any, loss: Any) -> Any:
+def _fitted(rule: ScaleRule, state: State, finite: Any, loss: Any) -> Any:
     """Returns the scale before it is halved: a large loss lowers it in the first two steps."""
     size = tf.abs(loss) / _ORDINARY_LOSS
     bits = tf.bitcast(size, tf.int32)

@@ -10,7 +10,7 @@ import logging
 from typing import Any, Self
 
 from duotone.adapters import ENABLE
-from duotone.adapters.tensorflow.rule import NONE, Rule, data_of, rule_of
+from duotone.adapters.tensorflow.rule import NONE, ScaleRule, data_of, rule_of
 from duotone.errors import ArgumentError
 from duotone.measuring.libraries import library
 from duotone.policy.arguments import check_policy, half_named
@@ -28,7 +28,7 @@ _KEPT = f"*{switch.FLOAT32_SCOPE}*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class WrapSettings:
     """The arguments of a wrapped optimizer, checked.
 
     Attributes:
@@ -39,7 +39,7 @@ class Settings:
         half: the half type in use; None if nothing is rewritten.
     """
 
-    loss_scale: Rule | None
+    loss_scale: ScaleRule | None
     dtype: str | None
     policy: Policy | None
     rewrite: bool
@@ -62,16 +62,16 @@ class Settings:
         return cls(rule, name, policy, not off, None if off else name or _of_device(policy))
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ScaleRule:
         """The loss scale in use: ``"dynamic"`` scales in float16 only."""
         if self.loss_scale is not None:
             return self.loss_scale
-        return Rule() if self.half == "float16" or not self.rewrite else NONE
+        return ScaleRule() if self.half == "float16" or not self.rewrite else NONE
 
     @property
     def initial(self) -> float:
         """The first value of the variable of the scale, which is the same for every half type."""
-        return (self.loss_scale or Rule()).initial
+        return (self.loss_scale or ScaleRule()).initial
 
     @property
     def guards(self) -> bool:

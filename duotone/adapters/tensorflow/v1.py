@@ -30,7 +30,7 @@ from duotone.adapters.tensorflow.scaling import (
     tf,
     unscale,
 )
-from duotone.adapters.tensorflow.settings import Settings
+from duotone.adapters.tensorflow.settings import WrapSettings
 from duotone.adapters.tensorflow.statistics import is_here, restore
 from duotone.adapters.tensorflow.update_ops import moved_before_this
 
@@ -70,7 +70,7 @@ class V1LossScaleOptimizer(_Base):
         settings: its checked arguments.
     """
 
-    def __init__(self, optimizer: Any, settings: Settings) -> None:
+    def __init__(self, optimizer: Any, settings: WrapSettings) -> None:
         super().__init__(use_locking=False, name=optimizer.get_name())
         self._optimizer = optimizer
         self._settings = settings
@@ -245,6 +245,6 @@ def enable(
         from duotone.adapters.keras_checks import check_global_policy
 
         check_global_policy()
-    settings = Settings.of(loss_scale, dtype, policy, rewrite)
+    settings = WrapSettings.of(loss_scale, dtype, policy, rewrite)
     settings.switch_on()
     return V1LossScaleOptimizer(optimizer, settings)

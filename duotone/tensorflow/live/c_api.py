@@ -54,7 +54,7 @@ Optimize = c.CFUNCTYPE(
 """Takes the optimizer, a graph, its item, the buffer of the new graph, and a status."""
 
 
-class Optimizer(c.Structure):
+class PluginOptimizer(c.Structure):
     """``TP_Optimizer``: the functions of an optimizer."""
 
     _fields_ = (
@@ -77,7 +77,7 @@ class Registration(c.Structure):
         ("patch", c.c_int32),
         ("device_type", c.c_char_p),
         ("configs", c.POINTER(Configs)),
-        ("optimizer", c.POINTER(Optimizer)),
+        ("optimizer", c.POINTER(PluginOptimizer)),
     )
 
 

@@ -89,7 +89,7 @@ def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
         configs.struct_size = c.sizeof(c_api.Configs)
         for name in c_api.MIXED_PRECISION:
             setattr(configs, name, c_api.OFF)
-        given.optimizer[0].struct_size = c.sizeof(c_api.Optimizer)
+        given.optimizer[0].struct_size = c.sizeof(c_api.PluginOptimizer)
         given.optimizer[0].optimize = optimize
 
     function = c_api.Initialize(initialize)

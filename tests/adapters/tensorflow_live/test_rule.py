@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.adapters.tensorflow.rule import NONE, Rule, data_of, fixed, rule_of
+from duotone.adapters.tensorflow.rule import NONE, ScaleRule, data_of, fixed, rule_of
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale.optimizer_state import advance, begin, read
 from tests.tensorflow.in_tensorflow import needs_tensorflow
@@ -25,7 +25,7 @@ from tests.tensorflow.in_tensorflow import needs_tensorflow
         (duotone.NoLossScale(), NONE),
         (
             duotone.dynamic_loss_scale(2.0**8, 7, 4.0, 2.0, 2.0**9),
-            Rule(2.0**8, 7, 4.0, 2.0, 2.0**9),
+            ScaleRule(2.0**8, 7, 4.0, 2.0, 2.0**9),
         ),
     ],
 )
@@ -34,7 +34,7 @@ def test_an_argument_becomes_a_rule_and_plain_data(loss_scale, rule):
     assert rule_of(data_of(rule)) == rule
 
 
-@pytest.mark.parametrize("wrong", [True, [1.0], Rule, np.ones(3), duotone.DynamicLossScale])
+@pytest.mark.parametrize("wrong", [True, [1.0], ScaleRule, np.ones(3), duotone.DynamicLossScale])
 def test_other_arguments_are_refused(wrong):
     with pytest.raises(ArgumentTypeError, match="DynamicLossScale"):
         rule_of(wrong)
@@ -85,7 +85,7 @@ class TestTensorFlow:
         for graph in (tf.Graph(), None):
             with contextlib.nullcontext() if graph is None else graph.as_default():
                 state = scaling.State(*map(tf.constant, start))
-                after = scaling.advance(Rule(), state, tf.constant(False), tf.constant(loss))
+                after = scaling.advance(ScaleRule(), state, tf.constant(False), tf.constant(loss))
                 if graph is None:
                     found.append([part.numpy() for part in after])
                 else:
@@ -96,4 +96,4 @@ class TestTensorFlow:
     def test_those_of_tensorflow_are_accepted(self, tf):
         theirs = tf.compat.v1.mixed_precision
         assert rule_of(theirs.FixedLossScale(4)) == fixed(4.0)
-        assert rule_of(theirs.DynamicLossScale(2.0**8, 7, 4.0)) == Rule(2.0**8, 7, 4.0)
+        assert rule_of(theirs.DynamicLossScale(2.0**8, 7, 4.0)) == ScaleRule(2.0**8, 7, 4.0)
