@@ -1,4 +1,4 @@
-"""ScaleRule: the loss scale that a user asked for, as plain numbers without TensorFlow.
+"""Rule: the loss scale that a user asked for, as plain numbers without TensorFlow.
 
 One rule has all three kinds of loss scale. A fixed one is a dynamic one whose floor and cap are
 equal, and the scale without scaling is fixed at 1. ``scaling`` has the arithmetic.
