@@ -195,7 +195,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "Reciprocal",
-        "raises",
+        "raises pole",
         "has a pole: reads roots and variances, which underflow in half",
         f"{TORCH} rsqrt",
         cost=_CHEAP,
@@ -204,7 +204,7 @@ _DENY = [
     *rows(
         Kind.INFER,
         "Reciprocal",
-        "raises",
+        "raises pole",
         "bfloat16 has float32's range",
         f"{TF} Inv",
         cost=_CHEAP,

@@ -34,6 +34,8 @@ _GRAPPLER = "tensorflow.python.grappler.tf_optimizer"
 """Modules of ``convert_variables_to_constants`` and Grappler, which have no public names."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _NO_ARRAYS = frozenset({"resource", "variant"})
+_SWITCHES = frozenset({"Switch", "RefSwitch"})
+_MERGES = frozenset({"Merge", "RefMerge"})
 _LONGEST = 300
 _NO_KERNEL = re.compile(r"No OpKernel was registered to support Op '(\w+)'")
 Tensor = Any
@@ -64,11 +66,15 @@ class Loaded:
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """The float tensors that a node reads and a session can return, by name, in order."""
+        """The float tensors that a node reads and a session can return, by name, in order.
+
+        Those of the branches of a ``Switch`` are left out: one of the branches does not run.
+        """
+        conditional = _conditional(self.graph)
         return {
             tensor.name: tensor
             for node in self.graph.get_operations()
-            if node.type not in ("Const", "Placeholder")
+            if node.type not in ("Const", "Placeholder") and node.name not in conditional
             for tensor in node.outputs
             if tensor.dtype.is_floating and self.graph.is_fetchable(tensor) and tensor.consumers()
         }
@@ -83,6 +89,17 @@ def _numpy(tensor: Tensor) -> Any:
     """Returns the NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
     dtype = tensor.dtype
     return dtype.as_numpy_dtype if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
+
+
+def _conditional(graph: Any) -> set[str]:
+    """Returns the nodes that may not run: those between a ``Switch`` and its ``Merge``."""
+    found: set[str] = set()
+    for node in graph.get_operations():
+        read = (*(tensor.op for tensor in node.inputs), *node.control_inputs)
+        below = any(one.name in found for one in read)
+        if node.type in _SWITCHES or (below and node.type not in _MERGES):
+            found.add(node.name)
+    return found
 
 
 def load(source: GraphFile) -> Loaded:
@@ -170,11 +187,13 @@ def _loaded(tf: Any, graph: Any, inputs: Mapping[str, str], outputs: Mapping[str
 
 
 def _unread(graph: Any) -> list[Tensor]:
-    """Returns the tensors of the nodes that nothing reads."""
+    """Returns the tensors of the nodes that nothing reads and that run in any case."""
+    conditional = _conditional(graph)
     return [
         tensor
         for node in graph.get_operations()
-        if node.type != "Placeholder" and not any(t.consumers() for t in node.outputs)
+        if node.type != "Placeholder" and node.name not in conditional
+        if not any(t.consumers() for t in node.outputs)
         for tensor in node.outputs
         if graph.is_fetchable(tensor) and tensor.dtype.name not in _NO_ARRAYS
     ]

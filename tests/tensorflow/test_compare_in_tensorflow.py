@@ -139,6 +139,26 @@ def test_other_results(tf, tmp_path):
         duotone.tensorflow.compare(tmp_path / "a/full.pb", tmp_path / "b/full.pb")
 
 
+def test_branches_that_do_not_run_are_not_compared(tf, tmp_path):
+    """Catches: the dead branch of ``is_training`` is fetched, and no inputs are found."""
+
+    def function(x):
+        v1 = tf.compat.v1
+        v1.disable_control_flow_v2()
+        trains = tf.constant(False)
+        h = tf.matmul(x, WEIGHTS, name="h")
+        h = v1.cond(trains, lambda: tf.matmul(h, WEIGHTS, name="train"), lambda: h * 2.0)
+        return tf.identity(tf.matmul(h, WEIGHTS, name="z"), name="y")
+
+    found = duotone.tensorflow.compare(*written(tf, tmp_path, function, (None, 8)))
+    tf.compat.v1.enable_control_flow_v2()
+    assert [value.name for value in found.outputs] == ["y:0"]
+    names = {value.name for value in found.nodes}
+    assert {"h:0", "z:0"} <= names
+    assert not any("train" in name for name in names)
+    assert 0 < found.error < 1e-2
+
+
 def test_values_that_nothing_reads_are_not_compared(tf, tmp_path):
     """Catches: the reserved results of a norm, in which kernels leave anything."""
     ones = np.ones(8, np.float32)

@@ -31,6 +31,7 @@ X = _random(32, 64)
 ZEROS = X.copy()
 ZEROS[3], ZEROS[5] = 0.0, 1e-5
 AUDIO = _random(4, 4000) * 0.1
+IMAGE = _random(2, 32, 32, 8)
 
 
 def _program(x: Any, factor: float = 1.0) -> Callable[..., Any]:
@@ -84,6 +85,39 @@ def norm_of_a_zero_row_by_a_root(tf, x):
     return (h / tf.sqrt(tf.reduce_sum(h * h, -1, keepdims=True) + 1e-12)) @ W
 
 
+@_program(ZEROS)
+def norm_of_a_zero_row_by_a_reciprocal(tf, x):
+    """Catches: half takes ``1 / (0 + 1e-8)``, since no row says that a reciprocal has a pole."""
+    h = x @ W
+    root = tf.sqrt(tf.reduce_sum(h * h, -1, keepdims=True))
+    return (h * tf.math.reciprocal(root + 1e-8)) @ W
+
+
+@_program(ZEROS)
+def norm_of_a_zero_row_by_a_power(tf, x):
+    h = x @ W
+    return (h * tf.pow(tf.reduce_sum(h * h, -1, keepdims=True) + 1e-12, -0.5)) @ W
+
+
+@_program(ZEROS)
+def norm_of_a_zero_row_without_a_guard(tf, x):
+    h = x @ W
+    return tf.math.divide_no_nan(h, tf.norm(h, axis=-1, keepdims=True)) @ W
+
+
+@_program(ZEROS)
+def cosine_similarity(tf, x):
+    a, b = x @ W, x @ W[::-1]
+    return tf.reduce_sum(a * b, -1) / (tf.norm(a, axis=-1) * tf.norm(b, axis=-1) + 1e-8)
+
+
+@_program(ZEROS)
+def contrastive_loss(tf, x):
+    a, b = (tf.math.l2_normalize(x @ w, -1) for w in (W, W[::-1]))
+    logits = tf.matmul(a, b, transpose_b=True) / 0.01
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(32), logits)
+
+
 @_program(X)
 def weights_of_a_million(tf, x):
     return tf.nn.relu(x @ (W * 1e6)) @ (W * 1e-6)
@@ -105,6 +139,26 @@ def positions_of_floats(tf, x):
 def positions_by_a_product(tf, x):
     position = tf.cast(tf.range(5000), tf.float32)[:, None]
     return tf.sin(position @ _random(1, 64)) @ W + tf.reduce_sum(x @ W) * 0
+
+
+@_program(X)
+def an_index_by_a_product(tf, x):
+    count = tf.cast(tf.range(4096), tf.float32)[:, None] @ tf.ones([1, 16])
+    return tf.gather(x @ W, tf.cast(count[:, 0], tf.int32) % 32) @ W
+
+
+@_program(X)
+def time_features(tf, x):
+    hours = (tf.range(32.0) * 3600.0)[:, None]
+    features = tf.concat([hours, hours / 7.0, hours / 365.0], 1) @ _random(3, 16)
+    return tf.sin(features * 1e-2) @ _random(16, 64) + tf.reduce_sum(x @ W) * 0
+
+
+@_program(IMAGE)
+def crops_by_predicted_boxes(tf, x):
+    h = tf.nn.conv2d(x, _random(3, 3, 8, 16) / 8, 1, "SAME")
+    boxes = tf.sigmoid(tf.reduce_mean(h, [1, 2]) @ _random(16, 4))
+    return tf.image.crop_and_resize(h, boxes, [0, 1], [24, 24])
 
 
 @_program(X)
@@ -149,6 +203,49 @@ def entropy(tf, x):
     return -tf.reduce_sum(p * tf.math.log(p + 1e-9), -1)
 
 
+@_program(X * 5)
+def focal_loss(tf, x):
+    p = tf.sigmoid(x @ W)
+    return -tf.pow(1 - p, 2.0) * tf.math.log(tf.clip_by_value(p, 1e-7, 1.0))
+
+
+@_program(X * 4)
+def logits_of_probabilities(tf, x):
+    p = tf.clip_by_value(tf.sigmoid(x @ W), 1e-6, 1 - 1e-6)
+    return tf.math.log(p / (1 - p))
+
+
+@_program(X)
+def a_peak_signal_to_noise_ratio(tf, x):
+    a, b = tf.sigmoid(x @ W), tf.sigmoid(x @ W + 1e-2)
+    return 10 * tf.math.log(1 / tf.reduce_mean((a - b) ** 2, -1))
+
+
+@_program(X)
+def a_ctc_loss(tf, x):
+    logits = tf.reshape(tf.tile(x @ W, [2, 1]), [16, 4, 64]) * 4
+    labels = tf.constant(np.arange(12).reshape(4, 3) + 1, tf.int32)
+    return tf.nn.ctc_loss(labels, logits, [3] * 4, [16] * 4, logits_time_major=True, blank_index=0)
+
+
+@_program(X)
+def steps_of_8_bits(tf, x):
+    h = x @ W
+    step = tf.reduce_max(tf.abs(h)) / 127.0
+    return (tf.cast(tf.cast(tf.round(h / step), tf.int8), tf.float32) * step) @ W
+
+
+@_program(X)
+def numbers_of_integers(tf, x):
+    whole = tf.cast(tf.cast(x * 3000.0, tf.int32), tf.float32)
+    return whole @ tf.reshape(tf.cast(tf.range(64 * 64) % 5000, tf.float32), [64, 64])
+
+
+@_program(X)
+def numbers_of_ten_millionths(tf, x):
+    return ((x @ W) * 1e-7) @ (W * 1e7)
+
+
 @_program(X)
 def long_sums(tf, x):
     return tf.cumsum(tf.tile(tf.nn.relu(x @ W), [100, 1]), 0)
@@ -174,6 +271,26 @@ def power_iteration(tf, x):
         return i + 1, y / tf.norm(y)
 
     return tf.while_loop(lambda i, state: i < 50, step, (0, x))[1]
+
+
+@_program(X)
+def an_optimizer_in_a_loop(tf, x):
+    target, zeros = x @ W[::-1], tf.zeros([64, 64])
+
+    def step(i, w, m, v):
+        gradient = tf.matmul(x, x @ w - target, transpose_a=True) / 32
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        return i + 1, w - 0.01 * m / (tf.sqrt(v) + 1e-8), m, v
+
+    start = (0, tf.constant(W), zeros, zeros)
+    return tf.while_loop(lambda i, *_: i < 50, step, start, maximum_iterations=50)[1]
+
+
+@_program(X)
+def whitened(tf, x):
+    h = x @ W
+    moments = tf.matmul(h, h, transpose_a=True) / 32 + 1e-3 * tf.eye(64)
+    return tf.linalg.triangular_solve(tf.linalg.cholesky(moments), tf.transpose(h))
 
 
 @_program(X)
@@ -210,12 +327,17 @@ def test_no_worse_than_the_original_and_finite(tf, name, dtype):
 
     ours = error("duotone")
     assert ours <= TOLERANCE[dtype] * factor
-    assert ours <= error("tensorflow") * 1.05
+    try:
+        theirs = error("tensorflow")
+    except tf.errors.InvalidArgumentError:  # it makes a While half, and not its condition
+        theirs = np.inf
+    assert ours <= theirs * 1.05
 
 
 def test_the_original_breaks_on_these(tf):
     """The programs are hostile: TensorFlow's painter gives infinities, or errors above 5 %."""
     broken = ("log_mel_of_16_bit_samples", "norm_of_a_zero_row", "weights_of_a_million")
+    broken += ("norm_of_a_zero_row_by_a_power", "an_index_by_a_product")
     for name in (*broken, "positions_by_a_product"):
         function, x, _ = PROGRAMS[name]
         graph, fetch, feed = graph_of(tf, lambda x, f=function: [f(tf, x)], x)

@@ -377,6 +377,20 @@ def test_ops_that_write_references():
     assert not {"RefIdentity", "RefSwitch", "DebugGradientRefIdentity", "VariableV2"} & writes
 
 
+def test_the_reciprocal_of_a_guarded_root_is_not_rounded():
+    """Catches: a product in half with ``1 / (0 + 1e-8)``, since a reciprocal has no pole."""
+    b, x = start()
+    h = dot(b, x)
+    squares = b.add("Sum", b.add("Square", h), b.constant([1]), keep_dims=True)
+    guarded = b.add("AddV2", b.add("Sqrt", squares), b.constant(1e-8), name="guarded")
+    scaled = b.add("Mul", h, b.add("Reciprocal", guarded), name="scaled")
+    b.add("Identity", dot(b, scaled, "out"), name="y")
+    result = rewrite(b, ["y"])
+    assert rules(result)["guarded"] == "constant"
+    assert {"dot", "out"} <= set(half(result))
+    assert "scaled" not in half(result)
+
+
 def test_statistics_of_a_norm_do_not_keep_it_float32():
     """Catches: a norm that is state since its float32 statistics are results."""
     b = Builder()

@@ -14,6 +14,7 @@ one, or one for each axis (a separable window).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.graph import Node
@@ -58,12 +59,25 @@ class _Search(Dots):
     """Searches the sums with a dot's result as a term for squares of the dot's operands."""
 
     def is_of_distances(self, dot: Node) -> bool:
-        operands = {self.origin(value) for value in dot.inputs}
-        return any(
+        operands = self._squares & {self.origin(value) for value in dot.inputs}
+        return bool(operands) and any(
             operands & self._squared(value)
             for value in self._added_to(dot)
             if self.graph.values[value].constant is None
         )
+
+    @functools.cached_property
+    def _squares(self) -> set[int]:
+        """The values whose squares some node sums."""
+        return set[int]().union(*(self._squared_by(node) or () for node in self.graph.nodes))
+
+    def _squared_by(self, node: Node) -> set[int] | None:
+        """Returns the values whose squares a node sums itself; ``None`` if it is not such a sum."""
+        if _CONTRACTS in node.traits and len(set(node.inputs)) == 1:
+            return {self.origin(node.inputs[0])}
+        if len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
+            return self._base(node.inputs[0])
+        return None
 
     def _added_to(self, dot: Node) -> list[int]:
         """Returns the other operands of sums and differences with the result of a dot."""
@@ -87,10 +101,9 @@ class _Search(Dots):
             if producer < 0:
                 continue
             node = self.graph.nodes[producer]
-            if _CONTRACTS in node.traits and len(set(node.inputs)) == 1:
-                found.add(self.origin(node.inputs[0]))
-            elif len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
-                found |= self._base(node.inputs[0])
+            squares = self._squared_by(node)
+            if squares is not None:
+                found |= squares
             elif _ADDS in node.traits or self.keeps(node):
                 queue += self._new(node.inputs, seen)
         return found

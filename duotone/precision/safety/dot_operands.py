@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
@@ -32,23 +34,33 @@ class Dots:
     def gradients(self, dot: Node) -> list[int]:
         """Returns dots that read an operand of a dot, and a value that follows from its result."""
         values = self.graph.values
-        operands = {self.origin(value) for value in dot.inputs}
         size = values[dot.outputs[0]].size
-        found, follow = list[int](), set(dot.outputs)
-        for node in self.graph.nodes[dot.index + 1 :]:
-            if follow.isdisjoint(node.inputs):
-                continue
-            follow.update(value for value in node.outputs if values[value].paintable)
+        pairs = [
+            (index, value)
+            for origin in dict.fromkeys(map(self.origin, dot.inputs))
+            for index, value in self._read_with.get(origin, ())
+            if index > dot.index and values[value].size == size
+        ]
+        follow = self._following(dot, max(index for index, _ in pairs)) if pairs else ()
+        return sorted({index for index, value in pairs if value in follow})
+
+    @functools.cached_property
+    def _read_with(self) -> dict[int, list[tuple[int, int]]]:
+        """By the origin of an operand of a dot, the dots that read it, and their other operands."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for node in self.graph.nodes:
             if is_dot(node, self.classes) and len(node.inputs) == 2:
-                pairs = (node.inputs, node.inputs[::-1])
-                if any(
-                    value in follow
-                    and values[value].size == size
-                    and self.origin(other) in operands
-                    for value, other in pairs
-                ):
-                    found.append(node.index)
+                for value, other in (node.inputs, node.inputs[::-1]):
+                    found.setdefault(self.origin(other), []).append((node.index, value))
         return found
+
+    def _following(self, dot: Node, last: int) -> set[int]:
+        """Returns the values that follow from the result of a dot, up to the operands of a node."""
+        follow = set(dot.outputs)
+        for node in self.graph.nodes[dot.index + 1 : last]:
+            if not follow.isdisjoint(node.inputs):
+                follow.update(v for v in node.outputs if self.graph.values[v].paintable)
+        return follow
 
     def maker(self, value: int) -> Node | None:
         """Returns the node that makes a value; ``None`` for arguments and constants."""
