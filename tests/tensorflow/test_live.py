@@ -291,3 +291,57 @@ def test_node_for_node_as_the_original():
     assert not np.array_equal(full, theirs)
     np.testing.assert_array_equal(ours, theirs)
     """)
+
+
+def test_options_that_call_no_plugin_are_named():
+    """Catches: a Session or a process that runs in float32 without a word."""
+    out = run("""
+    v1 = tf.compat.v1
+
+    def session(*args, **given):
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, (None, 64))
+            y = net(x)
+            with v1.Session(*args, **given) as session:
+                session.run(y, {x: given_x})
+
+    given_x, W = X.numpy(), W.numpy()
+    on()
+    options = v1.ConfigProto()
+    session(config=options)
+    assert "MatMul" in half_ops()
+    print("-- nothing before")
+    options.graph_options.rewrite_options.disable_meta_optimizer = True
+    session("", None, options)
+    options = v1.ConfigProto()
+    options.graph_options.rewrite_options.use_plugin_optimizers = 2
+    session(config=options)
+    print("-- off")
+    switch.disable()
+    session(config=options)
+    print("-- the process")
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    on()
+    """)
+    before, after = out.split("-- nothing before")
+    sessions, after = after.split("-- off")
+    off, process = after.split("-- the process")
+    said = "run in float32"
+    assert [part.count(said) for part in (before, sessions, off, process)] == [0, 2, 0, 1]
+    assert "its config sets disable_meta_optimizer=True" in sessions
+    assert "its config sets use_plugin_optimizers=OFF" in sessions
+
+
+def test_a_check_that_fails_leaves_the_rewrite_off():
+    run("""
+    def fails(tf):
+        raise RuntimeError("no device")
+
+    switch._check = fails
+    try:
+        on()
+    except RuntimeError:
+        assert not switch.is_enabled()
+    else:
+        raise AssertionError
+    """)

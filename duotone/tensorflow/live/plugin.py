@@ -110,7 +110,7 @@ def _register_by_library(api: c_api.Api, function: Any) -> None:
     """Registers by the public function, which takes a compiled file: the fallback.
 
     Raises:
-        TensorFlowError: there is no C compiler, or TensorFlow refuses the plug-in.
+        TensorFlowError: there is no C compiler, it fails, or TensorFlow refuses the plug-in.
     """
     compiler = shutil.which("cc")
     if compiler is None:
@@ -118,7 +118,11 @@ def _register_by_library(api: c_api.Api, function: Any) -> None:
     folder = Path(tempfile.mkdtemp(prefix="duotone-"))
     source, library = folder / "hook.c", folder / f"hook{len(_alive)}.so"
     source.write_text(_HOOK, encoding="utf-8")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    done = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, source], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise api.misfit(f"{compiler} cannot compile a plug-in: {done.stderr.decode()}")
     hook = c.CDLL(str(library))
     _alive.append(hook)
     c.c_void_p.in_dll(hook, "duotone_initialize").value = c.cast(function, c.c_void_p).value

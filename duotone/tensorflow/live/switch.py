@@ -15,7 +15,7 @@ from typing import Any
 
 from duotone.errors import TensorFlowError, plural
 from duotone.measuring.libraries import library
-from duotone.tensorflow.live import jit, plugin
+from duotone.tensorflow.live import jit, options, plugin
 from duotone.tensorflow.live.graphs import (
     LiveGraph,
     LiveSettings,
@@ -66,7 +66,11 @@ def enable(settings: LiveSettings) -> None:
         _state.graphs.clear()
         _state.said = False
     if first:
-        _check(tf)
+        try:
+            _check(tf)
+        except BaseException:
+            disable()
+            raise
         jit.install(_rewritten_trace)
         if name := jit.missing():
             logger.warning(
@@ -75,7 +79,9 @@ def enable(settings: LiveSettings) -> None:
                 tf.__version__,
                 name,
             )
+        options.watch_sessions(tf, is_enabled)
     _warn_of_device(tf, settings)
+    options.warn_of_options(tf)
     _renew(tf)
 
 
@@ -118,8 +124,8 @@ def _renew(tf: Any) -> None:
     It reuses optimized functions as long as its options are equal, so one that changes nothing else
     changes: any negative ``min_graph_nodes`` optimizes graphs of every size.
     """
-    options = {"use_plugin_optimizers": True, "min_graph_nodes": -next(_state.numbers)}
-    tf.config.optimizer.set_experimental_options(options)
+    renewed = {"use_plugin_optimizers": True, "min_graph_nodes": -next(_state.numbers)}
+    tf.config.optimizer.set_experimental_options(renewed)
 
 
 def _check(tf: Any) -> None:
@@ -137,7 +143,6 @@ def _check(tf: Any) -> None:
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             session.run(y, {x: [[0.0, 0.0], [0.0, 0.0]]})
     if not _state.seen.is_set():
-        disable()
         raise TensorFlowError(
             f"TensorFlow {tf.__version__} does not call duotone's plug-in, so graphs would run in "
             "float32. It was tested with TensorFlow 2.21. Is another plug-in registered for the "
