@@ -300,7 +300,7 @@ def test_options_that_call_no_plugin_are_named():
 
     def session(*args, **given):
         with tf.Graph().as_default():
-            x = v1.placeholder(tf.float32, (None, 64))
+            x = v1.placeholder(tf.float32, (None, W.shape[0]))
             y = net(x)
             with v1.Session(*args, **given) as session:
                 session.run(y, {x: given_x})
@@ -344,4 +344,38 @@ def test_a_check_that_fails_leaves_the_rewrite_off():
         assert not switch.is_enabled()
     else:
         raise AssertionError
+    """)
+
+
+def test_a_graph_around_a_rewritten_one_is_rewritten_once():
+    """Catches: casts of a rewritten file, for which the graph around them stays float32."""
+    run("""
+    v1, weights = tf.compat.v1, W.numpy()
+
+    def inside(x):
+        w = tf.constant(weights)
+        return tf.nn.relu(x @ w) @ w
+
+    def in_a_graph(build):
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, (None, weights.shape[0]), "x")
+            build(x)
+            return graph, x
+
+    inner, _ = in_a_graph(lambda x: tf.identity(inside(x), "y"))
+    file = duotone.tensorflow.rewrite(inner.as_graph_def(), fetch=["y"], dtype="bfloat16")
+    assert file.casts
+    definition = v1.GraphDef.FromString(file.graph_def.SerializeToString())
+
+    def around(x):
+        (y,) = tf.import_graph_def(definition, {"x": x}, ["y:0"], name="inner")
+        tf.identity(inside(tf.exp(y)), "out")
+
+    outer, x = in_a_graph(around)
+    on()
+    with v1.Session(graph=outer) as session:
+        session.run("out:0", {x: np.ones((32, len(weights)), "f")})
+    (found,) = switch.rewritten_graphs()
+    half = {d.node for d in found.result.decisions if d.precision != "f32" and d.op == "MatMul"}
+    assert any(not name.startswith("inner/") for name in half), half
     """)

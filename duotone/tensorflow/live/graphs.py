@@ -16,8 +16,9 @@ from duotone.tensorflow.preparation import PLACEHOLDERS
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult
 
-_CASTS = "-AutoMixedPrecision"
-"""The end of the names of our casts: Grappler hands over a graph a second time."""
+_DONE = "_duotone_done"
+"""The attribute of the casts that were added here: Grappler hands over a graph a second time. Casts
+without it come from a file that was rewritten before, and the rest of the graph may be float32."""
 _FAILED = "duotone/failed"
 
 
@@ -91,6 +92,7 @@ def rewrite_live(
         device=settings.device,
         policy=settings.policy,
     )
+    _mark(graph, result)
     _place(graph, placed)
     done = LiveGraph(count, result, time.perf_counter() - start)
     return graph.SerializeToString(), done
@@ -126,7 +128,14 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
 
 
 def _is_rewritten(graph: GraphDef) -> bool:
-    return any(node.op == "Cast" and node.name.endswith(_CASTS) for node in graph.node)
+    return any(_DONE in node.attr for node in graph.node)
+
+
+def _mark(graph: GraphDef, result: BodyResult) -> None:
+    made = {cast.name for cast in result.casts}
+    for node in graph.node:
+        if node.name in made:
+            node.attr[_DONE].b = True
 
 
 def _is_of_dataset(graph: GraphDef, preserved: Collection[str]) -> bool:

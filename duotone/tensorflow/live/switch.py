@@ -86,12 +86,12 @@ def enable(settings: LiveSettings) -> None:
 
 
 def _warn_of_device(tf: Any, settings: LiveSettings) -> None:
-    """Says that no graph changes if no device is one for the half type."""
+    """Says which graphs change if no device is one for the half type."""
     for_gpus = settings.dtype == "float16" and not settings.any_device
     if for_gpus and not tf.config.list_physical_devices("GPU"):
         logger.warning(
-            "graphs are not rewritten: float16 is for operations on GPUs, and TensorFlow has "
-            "found none. dtype='bfloat16' is for CPUs."
+            "only functions with jit_compile=True are rewritten: float16 is for operations on "
+            "GPUs, and TensorFlow has found none. dtype='bfloat16' is for CPUs."
         )
 
 
