@@ -69,6 +69,7 @@ def fixed(value: float) -> ScaleRule:
 
 NONE = fixed(1.0)
 """No scaling."""
+_KINDS = (DYNAMIC, "fixed", "none")
 
 
 def rule_of(loss_scale: Any) -> ScaleRule | None:
@@ -91,7 +92,7 @@ def rule_of(loss_scale: Any) -> ScaleRule | None:
     if found is not None:
         return None if found == DYNAMIC else fixed(float(found))
     data = loss_scale if isinstance(loss_scale, Mapping) else _described(loss_scale)
-    if data is None:
+    if data is None or data.get("rule") not in _KINDS:
         raise ArgumentTypeError(
             'loss_scale must be "dynamic", a positive number, a DynamicLossScale, FixedLossScale '
             f"or NoLossScale, or None; got {kind_of(loss_scale)}."

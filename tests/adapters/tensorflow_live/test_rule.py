@@ -34,7 +34,9 @@ def test_an_argument_becomes_a_rule_and_plain_data(loss_scale, rule):
     assert rule_of(data_of(rule)) == rule
 
 
-@pytest.mark.parametrize("wrong", [True, [1.0], ScaleRule, np.ones(3), duotone.DynamicLossScale])
+@pytest.mark.parametrize(
+    "wrong", [True, [1.0], ScaleRule, np.ones(3), duotone.DynamicLossScale, {}, {"rule": "other"}]
+)
 def test_other_arguments_are_refused(wrong):
     with pytest.raises(ArgumentTypeError, match="DynamicLossScale"):
         rule_of(wrong)
