@@ -22,7 +22,7 @@ from duotone.tensorflow.protos import GraphDef, NodeDef
 KEEP = "_grappler_do_not_remove"
 """The attribute with which TensorFlow's own tools exclude a node from every rewrite."""
 
-# Their arguments and results are out of sight for the painter already.
+# The painter knows nothing of their arguments and results.
 _KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # These ops pass the handle of a list unchanged.
 _CARRIERS = frozenset(
@@ -86,7 +86,7 @@ def _read_arguments(function: Any) -> set[int]:
     names = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
     queue = [node_of(text) for text in function.ret.values()]
     seen = set(queue)
-    for name in queue:  # it grows on the way
+    for name in queue:  # it grows in this loop
         new = set(reads.get(name, ())) - seen
         queue += new
         seen |= new

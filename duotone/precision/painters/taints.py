@@ -51,7 +51,7 @@ def spread_taint(canvas: Canvas, *, through_denied: bool = False) -> list[Taint]
 
 
 def _in_networks(canvas: Canvas) -> set[int]:
-    """Short dots that follow from allow operations, so inside of a network (LoRA, a head).
+    """Returns short dots that follow from allow operations: those of a network (LoRA, a head).
 
     Such a dot computes full but does not taint, since a residual stream may be added to its result.
     """

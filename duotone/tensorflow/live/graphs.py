@@ -17,7 +17,7 @@ from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult
 
 _DONE = "_duotone_done"
-"""The attribute of the casts that were added here: Grappler hands over a graph a second time. Casts
+"""The attribute of casts that were added here: Grappler calls a plug-in twice for a graph. Casts
 without it come from a file that was rewritten before, and the rest of the graph may be float32."""
 _FAILED = "duotone/failed"
 
@@ -67,7 +67,7 @@ def rewrite_live(
     """Rewrites a serialized graph.
 
     Args:
-        data: the graph as Grappler hands it over: placed, inlined, control flow lowered.
+        data: the graph that Grappler passes: placed, inlined, control flow lowered.
         preserved: names of nodes that keep their types.
         settings: how to rewrite.
 
@@ -173,7 +173,7 @@ def failing(data: bytes, preserved: Sequence[str], message: str) -> bytes:
     """
     graph = new_graph.FromString(data)
     if any(node.name == _FAILED for node in graph.node):
-        return data  # Grappler hands over a graph a second time
+        return data  # Grappler calls a plug-in twice for a graph
     device = next((node.device for node in graph.node if "CPU" in node.device), "")
     never = graph.node.add(name=f"{_FAILED}/never", op="Const", device=device)
     never.attr["dtype"].type = never.attr["value"].tensor.dtype = 10  # bool

@@ -151,7 +151,7 @@ def _check(tf: Any) -> None:
 
 
 def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
-    """Returns the graph that runs in the place of one; TensorFlow calls it, in any thread."""
+    """Returns the graph that runs instead of one, or None; TensorFlow calls it in any thread."""
     _state.seen.set()
     settings = _state.settings
     if settings is None:
