@@ -51,7 +51,7 @@ from duotone.tensorflow.unit_facts import Facts
 
 INPUTS = frozenset(
     """Placeholder PlaceholderV2 PlaceholderWithDefault _Arg Variable VariableV2 VarHandleOp
-    ReadVariableOp""".split()
+    ReadVariableOp ResourceGather ResourceGatherNd""".split()
 )
 """Ops whose results are arguments or state: nothing is known of their numbers."""
 _GIVEN = INPUTS | {"Const"}

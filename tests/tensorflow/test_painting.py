@@ -347,6 +347,17 @@ def test_a_list_of_tensors_is_half_as_a_whole():
     assert len(lists) == 1
 
 
+def test_rows_of_an_embedding_are_an_input():
+    """Catches: an op without a row, which keeps every safety rule on for what it reads."""
+    b = Builder()
+    ids = b.add("Placeholder", name="ids", dtype=INT32, shape=(32,))
+    handle, _ = b.variable("table", (100, 32))
+    rows = b.add("ResourceGather", handle, ids, Tindices=INT32, dtype=FLOAT, name="rows")
+    h = b.add("Tanh", dot(b, rows), name="tanh")
+    b.add("Identity", dot(b, h, "out"), name="y")
+    assert {"dot", "tanh", "out"} <= set(half(rewrite(b, ["y"])))
+
+
 def test_the_update_of_a_variable_is_float32():
     b, x = start()
     handle, value = b.variable("w", (32, 32))
