@@ -242,6 +242,18 @@ def deep_net(nodes: int) -> Any:
     return b.graph
 
 
+def long_sums(nodes: int) -> Any:
+    """A net of at least so many nodes: one sum of dots, and a sum of the sums of its terms."""
+    b = Builder()
+    x = b.add("Placeholder", name="x", dtype=FLOAT, shape=(32, 64))
+    total = b.constant(0.0)
+    while len(b.graph.node) < nodes:
+        _, weights = b.variable("kernel", (64, 64))
+        x = b.add("AddV2", x, b.add("MatMul", x, weights))
+        total = b.add("AddV2", total, b.add("Sum", x, b.constant([0, 1])))
+    return b.graph
+
+
 def cases() -> Iterator[tuple[str, bytes, bytes]]:
     """The observed graphs: name, GraphDef, and what TensorFlow made of it as JSON."""
     for file in sorted(CASES.glob("*.pb.xz")):

@@ -42,12 +42,17 @@ def _section(file: Path) -> str:
             for bar in data["bars"]
         ]
         lines.append("")
-    versions = f"Python {around['python']}, JAX {around['jax']}, Flax {around['flax']}"
     lines.append(
-        f"[Tables](results/{file.stem}.txt), [data](results/{file.name}). {versions}, "
+        f"[Tables](results/{file.stem}.txt), [data](results/{file.name}). {versions(around)}, "
         f"{around['cores']} cores of {around['processor']}."
     )
     return "\n".join(lines) + "\n"
+
+
+def versions(around: dict[str, str]) -> str:
+    """The versions in the environment of a result, in words."""
+    names = ("Python", "JAX", "Flax", "TensorFlow")
+    return ", ".join(f"{name} {around[name.lower()]}" for name in names if name.lower() in around)
 
 
 if __name__ == "__main__":

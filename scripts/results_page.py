@@ -19,9 +19,11 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
 from readme_results import TABLES  # noqa: E402
+
+from benchmarks._readme import versions  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
@@ -68,10 +70,7 @@ def section(file: Path) -> str:
     if data["bars"]:
         parts.append(_bars(data["bars"]))
     around = data["environment"]
-    parts.append(
-        f"Python {around['python']}, JAX {around['jax']}, Flax {around['flax']}, "
-        f"{around['cores']} cores of {around['processor']}."
-    )
+    parts.append(f"{versions(around)}, {around['cores']} cores of {around['processor']}.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
