@@ -100,6 +100,14 @@ def norm_of_a_zero_row_by_a_power(tf, x):
 
 
 @_program(ZEROS)
+def norm_of_a_zero_row_by_a_dot(tf, x):
+    """Catches: the squares of a row of 1e-5 underflow, and it is divided by the guard."""
+    h = x @ W
+    squares = tf.linalg.diag_part(tf.matmul(h, h, transpose_b=True))[:, None]
+    return (h * tf.math.rsqrt(squares + 1e-12)) @ W
+
+
+@_program(ZEROS)
 def norm_of_a_zero_row_without_a_guard(tf, x):
     h = x @ W
     return tf.math.divide_no_nan(h, tf.norm(h, axis=-1, keepdims=True)) @ W

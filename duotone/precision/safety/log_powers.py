@@ -16,8 +16,8 @@ would be all rounding error. Besides, powers over ten decades do not fit float16
 The walk goes on upstream of a dot: the filter bank reads a power, and the power reads a Fourier
 transform. The gradients of such dots are denied too, since they read values divided by the power.
 
-A root compresses a power as well, ``((s * s) @ bank) ** 0.3``. A dot of powers is denied if a root
-reads it through moves, sums and arithmetic alone.
+A root compresses a power as well, ``((s * s) @ bank) ** 0.3``. A dot of powers, or of a value with
+itself (``diag(x @ x.T)``), is denied if a root reads it through moves, sums and arithmetic alone.
 """
 
 from __future__ import annotations
@@ -97,8 +97,10 @@ def _before_roots(dots: Dots) -> set[int]:
         seen.add(value.index)
         node = graph.nodes[value.producer]
         if is_dot(node, dots.classes):
-            makers = [dots.maker(dots.origin(v)) for v in node.inputs]
-            if any(made is not None and Trait.POWER in made.traits for made in makers):
+            origins = {dots.origin(v) for v in node.inputs}
+            makers = map(dots.maker, origins)
+            powers = any(made is not None and Trait.POWER in made.traits for made in makers)
+            if powers or (len(node.inputs) > 1 and len(origins) == 1):
                 found.add(node.index)
         elif not node.traits.isdisjoint(_ARITHMETIC) and not _is_activation(node, graph):
             queue += node.inputs
