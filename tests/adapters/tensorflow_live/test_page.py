@@ -1,4 +1,4 @@
-"""The code blocks of docs/tensorflow-training.md run, and the example of Keras on TensorFlow."""
+"""The code blocks of docs/tensorflow-training.md run, and the examples in TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = needs_tensorflow
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "tensorflow-training.md"
-EXAMPLE = ROOT / "examples" / "keras_tensorflow.py"
+EXAMPLES = ROOT / "examples"
 
 
 def test_the_code_blocks_run(tf):
@@ -29,8 +29,25 @@ def test_the_code_blocks_run(tf):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16", "float32", "mixed"])
 def test_the_example_runs(precision, tmp_path):
     arguments = ["--precision", precision, "--epochs", "1", "--count", "256"]
-    command = [sys.executable, EXAMPLE, *arguments, "--save", tmp_path / "model.keras"]
+    command = [
+        sys.executable,
+        EXAMPLES / "keras_tensorflow.py",
+        *arguments,
+        "--save",
+        tmp_path / "model.keras",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"in {precision}" in done.stdout
     assert (tmp_path / "model.keras").exists()
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "float32", "mixed"])
+def test_the_example_with_two_optimizers_runs(precision):
+    command = [sys.executable, EXAMPLES / "tensorflow_gan.py", "--precision", precision]
+    done = subprocess.run(
+        [*command, "--steps", "3", "--batch", "64"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"trained 3 steps in {precision}" in done.stdout
+    assert ("loss scales" in done.stdout) is (precision != "float32")
