@@ -1,3 +1,4 @@
+# python -m benchmarks.tensorflow_live
 """Steps of training in TensorFlow on this CPU: float32, TensorFlow's own bfloat16 pass, duotone's.
 
 ::

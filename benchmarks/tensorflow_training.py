@@ -1,3 +1,4 @@
+# python -m benchmarks.tensorflow_training
 """Does training in TensorFlow end where float32's ends? Ten Keras models, three seeds, three modes.
 
 ::
