@@ -96,8 +96,10 @@ docs: $(VENV)/.installed-docs  ## build the documentation into site/
 
 bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md and docs/results.md show them
 	@for file in benchmarks/[a-z]*.py; do \
-		name=$$(basename "$$file" .py); echo "== $$name"; \
-		$(VENV)/bin/python -m "benchmarks.$$name" || exit 1; \
+		name=$$(basename "$$file" .py); echo "== $$name"; venv=$(VENV); \
+		case "$$name" in tensorflow_*) venv=$(VENVTF) ;; esac; \
+		if [ ! -e "$$venv/bin/python" ]; then echo "left out: make test-tensorflow installs TensorFlow"; continue; fi; \
+		"$$venv/bin/python" -m "benchmarks.$$name" || exit 1; \
 	done
 	@$(VENV)/bin/python scripts/readme_results.py
 	@$(VENV)/bin/python scripts/results_page.py

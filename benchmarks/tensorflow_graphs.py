@@ -136,7 +136,7 @@ def main() -> None:
     """Measures every model and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="of SavedModels and checkpoints")
-    parser.add_argument("--print", action="store_true", help="write no result")
+    parser.add_argument("--print", action="store_true", help="write no result, as without FOLDER")
     parser.add_argument("--only", default="", metavar="TEXT", help="models with it in their names")
     asked = parser.parse_args()
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
@@ -149,7 +149,7 @@ def main() -> None:
                 print(name, json.dumps(records[name]), flush=True)
     bars, text = bars_of(records), text_of(records)
     print(text)
-    if not asked.print:
+    if asked.folder and not (asked.print or asked.only):  # a part never replaces the whole
         write(Result("tensorflow_graphs", QUESTION, COMMAND, bars, text, {"models": records}))
 
 
