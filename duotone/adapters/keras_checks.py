@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
+
+logger = logging.getLogger("duotone")
+
+_left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_backend() -> None:
@@ -81,6 +87,25 @@ def check_model(model: Any) -> None:
             f"{found}, which casts to half already; make the model with dtype policies "
             '"float32" (leave dtype= out), and duotone chooses by operation'
         )
+
+
+def is_plain(model: Any, wrapped: type) -> bool:
+    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once.
+
+    Args:
+        model: a Keras model.
+        wrapped: the class of optimizers that are wrapped already.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or isinstance(optimizer, wrapped):
+        return False
+    reason = mixed_layer(model)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
+        reason = reason or f"its optimizer {optimizer.name!r} scales the loss already"
+    if reason is not None and model not in _left_alone:
+        _left_alone.add(model)
+        logger.warning("model %r is not changed: %s", model.name, reason)
+    return reason is None
 
 
 def _is_mixed(policy: Any) -> bool:

@@ -12,20 +12,12 @@ already do not change, and duotone logs one line for each.
 from __future__ import annotations
 
 import dataclasses
-import logging
-import weakref
 from typing import Any
-
-import keras
 
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import hooks, plans, settings
 from duotone.adapters.keras.optimizer import LossScaleOptimizer
 from duotone.scale import DynamicLossScale
-
-logger = logging.getLogger("duotone")
-
-_left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def enable_everywhere(
@@ -67,7 +59,7 @@ class _Switches:
 
     def plan_of(self, model: Any) -> plans.StepPlan | None:
         """Returns the plan of a model that has none of its own."""
-        if not self.rewrite or not _plain(model):
+        if not self.rewrite or not keras_checks.is_plain(model, plans.WrappedBase):
             return None
         if self.half is None:
             self.half = (settings.half_of(self.dtype, None, "Keras models"),)
@@ -75,7 +67,7 @@ class _Switches:
 
     def wrap_optimizer(self, model: Any) -> None:
         """Wraps the plain optimizer of a model if loss scaling is on."""
-        if not self.loss_scaling or not _plain(model):
+        if not self.loss_scaling or not keras_checks.is_plain(model, plans.WrappedBase):
             return
         inner = model.optimizer
         wrapped = LossScaleOptimizer(inner, self.loss_scale, dtype=self.dtype, rewrite=self.rewrite)
@@ -86,17 +78,3 @@ class _Switches:
         if hasattr(model, "_record_training_state_sharding_spec"):
             # Keras 3.10 has recorded the shardings of the old optimizer's variables.
             model._record_training_state_sharding_spec()
-
-
-def _plain(model: Any) -> bool:
-    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or isinstance(optimizer, plans.WrappedBase):
-        return False
-    reason = keras_checks.mixed_layer(model)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
-        reason = reason or f"its optimizer {optimizer.name!r} scales the loss already"
-    if reason is not None and model not in _left_alone:
-        _left_alone.add(model)
-        logger.warning("model %r is not changed: %s", model.name, reason)
-    return reason is None

@@ -7,15 +7,10 @@ a model is compiled with it, one of ``tf.compat.v1.train`` when it is asked to m
 from __future__ import annotations
 
 import functools
-import logging
 import sys
-import weakref
 from typing import Any
 
-logger = logging.getLogger("duotone")
-
 _HOOK = "__duotone_everywhere__"
-_left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def wrap_keras_optimizers() -> None:
@@ -32,7 +27,10 @@ def _compiling(method: Any) -> Any:
     @functools.wraps(method)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
-        if _is_plain(self):
+        from duotone.adapters.keras_checks import is_plain
+        from duotone.adapters.tensorflow.keras import LossScaleOptimizer
+
+        if is_plain(self, LossScaleOptimizer):
             from duotone.adapters.enable import optimizer_from_environment
 
             with self.distribute_strategy.scope():
@@ -43,25 +41,6 @@ def _compiling(method: Any) -> Any:
 
     setattr(compile, _HOOK, True)
     return compile
-
-
-def _is_plain(model: Any) -> bool:
-    """Returns True if a model was compiled with an optimizer that may be wrapped; else logs why."""
-    import keras
-
-    from duotone.adapters.keras_checks import mixed_layer
-    from duotone.adapters.tensorflow.keras import LossScaleOptimizer
-
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or isinstance(optimizer, LossScaleOptimizer):
-        return False
-    reason = mixed_layer(model)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
-        reason = reason or f"its optimizer {optimizer.name!r} scales the loss already"
-    if reason is not None and model not in _left_alone:
-        _left_alone.add(model)
-        logger.warning("model %r is not changed: %s", model.name, reason)
-    return reason is None
 
 
 def wrap_v1_optimizers() -> None:
