@@ -21,6 +21,15 @@ DYNAMIC = "dynamic"
 GROWTH_INTERVAL = 2000
 """Finite steps in a row after which a loss scale grows by default, as in TensorFlow."""
 
+INITIAL_SCALE = 2.0**15
+"""The first value of a loss scale by default, as in TensorFlow."""
+
+LARGEST_DYNAMIC_SCALE = 2.0**24
+"""The value at which a loss scale stops growing by default."""
+
+ORDINARY_LOSS = 16.0
+"""A mean loss over examples starts below this: a cross entropy of 50,000 classes at 10.8."""
+
 MAX_SCALE = 2.0**126
 """The largest power of two whose reciprocal is still a normal float32."""
 

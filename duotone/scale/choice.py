@@ -16,6 +16,8 @@ from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.scales import (
     DYNAMIC,
     GROWTH_INTERVAL,
+    INITIAL_SCALE,
+    LARGEST_DYNAMIC_SCALE,
     check_scale,
     with_names_of_tensorflow,
     word_or_number,
@@ -27,11 +29,11 @@ from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoL
     initial_loss_scale="initial", increment_period="growth_interval", multiplier="factor"
 )
 def dynamic_loss_scale(
-    initial: float = 2.0**15,
+    initial: float = INITIAL_SCALE,
     growth_interval: int = GROWTH_INTERVAL,
     factor: float = 2.0,
     floor: float = 1.0,
-    cap: float = 2.0**24,
+    cap: float = LARGEST_DYNAMIC_SCALE,
 ) -> DynamicLossScale:
     """Returns a loss scale that adjusts its own value; see :class:`DynamicLossScale`.
 

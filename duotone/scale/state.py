@@ -33,6 +33,9 @@ from duotone.errors import ArgumentError
 from duotone.policy.regions import scaling_loss, updating
 from duotone.policy.scales import (
     GROWTH_INTERVAL,
+    INITIAL_SCALE,
+    LARGEST_DYNAMIC_SCALE,
+    ORDINARY_LOSS,
     check_factor,
     check_interval,
     check_scale,
@@ -43,9 +46,6 @@ from duotone.scale.powers import log2_above, power_of_two, powers_held_by
 from duotone.scale.selection import check_predicate
 
 _STATIC = {"static": True}
-
-ORDINARY_LOSS = 16.0
-"""A mean loss over examples starts below this: a cross entropy of 50,000 classes at 10.8."""
 
 # Marks a state array that the caller omitted. This is not None, because pytree transformations
 # rebuild a loss scale with None, integers (axes), objects and tracers instead of its arrays.
@@ -180,11 +180,11 @@ class DynamicLossScale(LossScale):
         Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2.
     """
 
-    initial: float = dataclasses.field(default=2.0**15, metadata=_STATIC)
+    initial: float = dataclasses.field(default=INITIAL_SCALE, metadata=_STATIC)
     growth_interval: int = dataclasses.field(default=GROWTH_INTERVAL, metadata=_STATIC)
     factor: float = dataclasses.field(default=2.0, metadata=_STATIC)
     floor: float = dataclasses.field(default=1.0, metadata=_STATIC)
-    cap: float = dataclasses.field(default=2.0**24, metadata=_STATIC)
+    cap: float = dataclasses.field(default=LARGEST_DYNAMIC_SCALE, metadata=_STATIC)
     # Only pytree fields below this line. pyright reports that an attribute overrides the abstract
     # property; a frozen dataclass is as read-only as the property.
     value: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)  # pyright: ignore

@@ -15,6 +15,8 @@ from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.scales import (
     DYNAMIC,
     GROWTH_INTERVAL,
+    INITIAL_SCALE,
+    LARGEST_DYNAMIC_SCALE,
     check_factor,
     check_interval,
     check_scale,
@@ -34,11 +36,11 @@ class ScaleRule:
         cap: the largest scale.
     """
 
-    initial: float = 2.0**15
+    initial: float = INITIAL_SCALE
     growth_interval: int = GROWTH_INTERVAL
     factor: float = 2.0
     floor: float = 1.0
-    cap: float = 2.0**24
+    cap: float = LARGEST_DYNAMIC_SCALE
 
     def __post_init__(self) -> None:
         """Checks the numbers."""

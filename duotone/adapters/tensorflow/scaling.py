@@ -12,12 +12,10 @@ from typing import Any
 
 from duotone.adapters.tensorflow.rule import ScaleRule
 from duotone.measuring.libraries import library
+from duotone.policy.scales import ORDINARY_LOSS
 from duotone.tensorflow.live.switch import FLOAT32_SCOPE
 
 tf: Any = library("tensorflow", "mixed precision of TensorFlow optimizers", "tensorflow")
-
-_ORDINARY_LOSS = 16.0
-"""A mean loss over examples starts below this; see :mod:`duotone.scale.state`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def advance(rule: ScaleRule, state: State, finite: Any, loss: Any = None) -> Sta
 
 def _fitted(rule: ScaleRule, state: State, finite: Any, loss: Any) -> Any:
     """Returns the scale before it is halved: a large loss lowers it in the first two steps."""
-    size = tf.abs(loss) / _ORDINARY_LOSS
+    size = tf.abs(loss) / ORDINARY_LOSS
     bits = tf.bitcast(size, tf.int32)
     mantissa, exponent = bits % 2**23, bits // 2**23  # exact powers of two, unlike a logarithm
     above = tf.maximum(exponent - 127 + tf.cast(mantissa > 0, tf.int32), 0)

@@ -13,7 +13,7 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
-from duotone.tensorflow.protos import GraphDef, new_graph
+from duotone.tensorflow.protos import BOOL, STRING, GraphDef, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult
 
 _DONE = "_duotone_done"
@@ -176,17 +176,17 @@ def failing(data: bytes, preserved: Sequence[str], message: str) -> bytes:
         return data  # Grappler calls a plug-in twice for a graph
     device = next((node.device for node in graph.node if "CPU" in node.device), "")
     never = graph.node.add(name=f"{_FAILED}/never", op="Const", device=device)
-    never.attr["dtype"].type = never.attr["value"].tensor.dtype = 10  # bool
+    never.attr["dtype"].type = never.attr["value"].tensor.dtype = BOOL
     never.attr["value"].tensor.bool_val.append(False)
     never.attr["value"].tensor.tensor_shape.SetInParent()
     words = graph.node.add(name=f"{_FAILED}/words", op="Const", device=device)
-    words.attr["dtype"].type = words.attr["value"].tensor.dtype = 7  # string
+    words.attr["dtype"].type = words.attr["value"].tensor.dtype = STRING
     words.attr["value"].tensor.string_val.append(message.encode())
     words.attr["value"].tensor.tensor_shape.SetInParent()
     failed = graph.node.add(
         name=_FAILED, op="Assert", device=device, input=[never.name, words.name]
     )
-    failed.attr["T"].list.type.append(7)
+    failed.attr["T"].list.type.append(STRING)
     failed.attr["summarize"].i = 1
     last = {*preserved} or {node.name for node in graph.node}
     for node in graph.node:
