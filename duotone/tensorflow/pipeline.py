@@ -89,7 +89,8 @@ class _Settings:
     skipped: bool
     kept_full: tuple[re.Pattern[str], ...]
     loops: Mapping[str, Collection[int]]
-    rules: Resolved
+    rules: Resolved | None
+    """duotone's rules, with which another painter's choices are checked; None for no check."""
     compiled: bool = False
     measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
 
@@ -175,6 +176,8 @@ def rewrite_nodes(
 ) -> BodyResult:
     """Rewrites the nodes of a graph in place, and none of its functions.
 
+    It does not look for half nodes that duotone's safety rules would keep float32.
+
     Args:
         graph: a GraphDef that TensorFlow has checked.
         preserved: names of nodes that keep their types.
@@ -189,6 +192,7 @@ def rewrite_nodes(
         PolicyError: as :func:`rewrite`.
     """
     settings = _settings(graph, dtype, painter, device, policy)
+    settings = dataclasses.replace(settings, rules=None)
     with collector_paused():
         return _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
 
@@ -244,8 +248,9 @@ def _settings(
     by_rules = edited_lists(merged, half, ENTRIES)
     if painter == "duotone":
         merged.check_names(known | {entry.op for entry in ENTRIES}, _SHOWS_NAMES)
-        lists = by_rules
+        lists, rules = by_rules, None
     else:
+        rules = resolve(dataclasses.replace(merged, painter="duotone"), half, by_rules)
         lists = make_lists(dtype, device, merged, known)
     return _Settings(
         resolve(
@@ -258,7 +263,7 @@ def _settings(
         functions=functions,
         skipped=dtype == "float16" and not fast,
         loops=loop_bodies(graph),
-        rules=resolve(dataclasses.replace(merged, painter="duotone"), half, by_rules),
+        rules=rules,
         kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
     )
 
@@ -276,7 +281,7 @@ def _check_policy(policy: Policy) -> None:
 
 def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
     """Returns the units that duotone's safety rules keep float32, for another painter."""
-    if settings.skipped or settings.resolved.painter == "duotone":
+    if settings.skipped or settings.rules is None:
         return {}
     return find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
 
