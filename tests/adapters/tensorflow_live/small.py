@@ -1,5 +1,7 @@
 """Small models and data for the tests of optimizers on TensorFlow."""
 
+# pyright: reportMissingModuleSource=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -47,6 +49,22 @@ def model() -> Any:
             layers.Dense(1),
         ]
     )
+
+
+def step_of(opt: Any, trained: Any) -> Any:
+    """Returns a step of one's own: it takes a batch, updates the model and returns the loss."""
+    import tensorflow as tf
+
+    def step(x: Any, y: Any) -> Any:
+        with opt.guard(trained):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((trained(x, training=True) - y) ** 2)
+                scaled = opt.scale_loss(loss)
+            gradients = tape.gradient(scaled, trained.trainable_variables)
+            opt.apply(gradients, trained.trainable_variables)
+        return loss
+
+    return step
 
 
 def compiled(opt: Any, **arguments: Any) -> Any:

@@ -24,6 +24,7 @@ from tests.adapters.tensorflow_live.small import (
     half_operations,
     model,
     same_bits,
+    step_of,
     wrap,
 )
 from tests.tensorflow.in_tensorflow import needs_tensorflow
@@ -38,17 +39,7 @@ SMALL = duotone.dynamic_loss_scale(2.0**10)
 def loop(tf, opt, trained):
     """A compiled step of one's own."""
 
-    @tf.function
-    def step(x, y):
-        with opt.guard(trained):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((trained(x, training=True) - y) ** 2)
-                scaled = opt.scale_loss(loss)
-            gradients = tape.gradient(scaled, trained.trainable_variables)
-            opt.apply(gradients, trained.trainable_variables)
-        return loss
-
-    return step
+    return tf.function(step_of(opt, trained))
 
 
 def _all(trained, opt):

@@ -22,19 +22,13 @@ def main(number: int, ports: list[str]) -> None:
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    from tests.adapters.tensorflow_live.small import BATCH, bad, model, same_bits, wrap
+    from tests.adapters.tensorflow_live.small import BATCH, bad, model, same_bits, step_of, wrap
 
     with strategy.scope():
         opt, trained = wrap(keras.optimizers.Adam(1e-2), loss_scale=64), model()
         opt.build(trained.trainable_variables)
 
-    def step(x, y):
-        with opt.guard(trained):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((trained(x, training=True) - y) ** 2)
-                scaled = opt.scale_loss(loss)
-            gradients = tape.gradient(scaled, trained.trainable_variables)
-            opt.apply(gradients, trained.trainable_variables)
+    step = step_of(opt, trained)
 
     @tf.function
     def all_replicas(x, y):
