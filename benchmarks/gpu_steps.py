@@ -54,12 +54,12 @@ _SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _ALL_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 
 
-def programs(model: str) -> Iterator[tuple[str, str]]:
+def programs(model: str, halves: Sequence[str] = HALF_TYPES) -> Iterator[tuple[str, str]]:
     """The way and half type of each program of a model."""
     yield START, ""
     yield "float32", ""
     ways = [way for way in WAYS if way != SHORT or MODELS[model](None, "full").step_with]
-    yield from ((way, half) for half in HALF_TYPES for way in ways)
+    yield from ((way, half) for half in halves for way in ways)
 
 
 def step_of(model: str, way: str, half: str, size: str = "full") -> Callable[..., Any]:
@@ -274,21 +274,27 @@ def _speedups(records: dict[str, Any], half: str) -> list[str]:
     return [f"{other / ours:.2f}" if ours and other else "-" for other in others]
 
 
-def prepared(folder: Path, names: Sequence[str], workers: int) -> None:
-    """Compiles what ``folder`` lacks, each program in a process of its own."""
-    todo = [(model, way, half) for model in names for way, half in programs(model)]
-    # What is timed against everything else first.
-    todo.sort(key=lambda job: HALF_TYPES.index(job[2]) if job[2] else -1)
+def prepared(
+    folder: Path, names: Sequence[str], halves: Sequence[str], workers: int, seconds: float
+) -> None:
+    """Compiles what ``folder`` lacks, each program in a process of its own, for some seconds."""
+    todo = [(model, way, half) for model in names for way, half in programs(model, halves)]
+    # Whole models, one after the other; then their programs in the last half type.
+    todo.sort(key=lambda job: job[2] == halves[-1] and len(halves) > 1)
     todo = [job for job in todo if not file_of(folder, *job).exists()]
+    end = time.monotonic() + seconds
 
     def one(job: tuple[str, str, str]) -> str:
         command = [sys.executable, "-m", "benchmarks.gpu_steps", "--folder", str(folder)]
+        left = min(_LIMIT, end - time.monotonic())
+        if left <= 0:
+            return f"{job}: not begun in {seconds:.0f} s"
         try:
             done = subprocess.run(
-                [*command, "--program", *job], capture_output=True, text=True, timeout=_LIMIT
+                [*command, "--program", *job], capture_output=True, text=True, timeout=left
             )
         except subprocess.TimeoutExpired:
-            return f"{job}: not compiled in {_LIMIT} s"
+            return f"{job}: not compiled in {left:.0f} s"
         if done.returncode:
             said = [line for line in done.stderr.strip().splitlines() if line.strip()]
             record = {"failed": said[-1][:300] if said else f"ended with {done.returncode}"}
@@ -332,7 +338,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/duotone-gpu-steps"))
+    parser.add_argument("--half", nargs="+", choices=HALF_TYPES, default=list(HALF_TYPES))
     parser.add_argument("--workers", type=int, default=8, help="programs compiled at a time")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="compile for so long, then time"
+    )
     parser.add_argument("--prepare", action="store_true", help="compile only")
     parser.add_argument("--time", action="store_true", help="time only")
     parser.add_argument("--program", nargs=3, help=argparse.SUPPRESS)
@@ -349,7 +359,7 @@ def main() -> None:
         print(json.dumps({"device": kind, "records": measure(asked.folder, asked.model)}))
         return
     if not asked.time:
-        prepared(asked.folder, asked.only, asked.workers)
+        prepared(asked.folder, asked.only, asked.half, asked.workers, asked.seconds)
     if not asked.prepare:
         figures = timed(asked.folder, asked.only)
         write(Result("gpu_steps", QUESTION, COMMAND, bars(figures), text_of(figures), figures))
