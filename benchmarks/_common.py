@@ -60,6 +60,7 @@ class Result:
         bars: the limits it checks.
         text: tables, as printed.
         figures: the same as data.
+        environment: of the run, if another machine made the figures.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Result:
     bars: Sequence[Bar]
     text: str
     figures: dict[str, Any]
+    environment: dict[str, str] | None = None
 
 
 def environment() -> dict[str, str]:
@@ -110,7 +112,7 @@ def write(result: Result, folder: Path = RESULTS) -> None:
     """Prints a result and writes it to ``folder``; the README next to it is made anew."""
     folder.mkdir(exist_ok=True)
     bars = [{**dataclasses.asdict(bar), "kept": bar.kept} for bar in result.bars]
-    around = environment()
+    around = result.environment or environment()
     data = {
         "question": result.question,
         "command": result.command,

@@ -135,7 +135,7 @@ def file_of(folder: Path, model: str, way: str, half: str) -> Path:
     return folder / f"{name}.json"
 
 
-def measure(folder: Path, model: str) -> dict[str, Any]:
+def measure(folder: Path, model: str, halves: Sequence[str] = HALF_TYPES) -> dict[str, Any]:
     """Seconds of a step of each way of a model.
 
     Returns:
@@ -146,7 +146,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
 
     found: dict[str, dict[str, Any]] = {}
     loaded: dict[str, Any] = {}
-    for way, half in programs(model):
+    for way, half in programs(model, halves):
         file, name = file_of(folder, model, way, half), f"{way} {half}".strip()
         found[name] = json.loads(file.read_text()) if file.exists() else {"failed": "not compiled"}
         if "failed" not in found[name]:
@@ -222,7 +222,8 @@ def text_of(figures: dict[str, Any]) -> str:
     """One table for each half type: milliseconds measured and predicted."""
     parts = []
     models = figures["models"]
-    for half in HALF_TYPES:
+    timed_halves = {name.rpartition(" ")[2] for m in models.values() for name in m}
+    for half in sorted(timed_halves & set(HALF_TYPES)):
         ways = {"float32": "float32", **{way: f"{way} {half}" for way in WAYS}}
         header = [half, *(f"{way}{what}" for way in ways for what in (" ms", " said"))]
         header = [h.replace(SHORT, "short").replace(" said", " said ms") for h in header]
@@ -307,7 +308,7 @@ def prepared(
             print(said, file=sys.stderr, flush=True)
 
 
-def timed(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+def timed(folder: Path, names: Sequence[str], halves: Sequence[str]) -> dict[str, Any]:
     """Runs what is compiled, model after model, and writes after each."""
     into = folder / "times.json"
     figures: dict[str, Any] = {"device": "", "models": {}}
@@ -318,7 +319,7 @@ def timed(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             # In a process of its own, whose memory is then free again.
             command = [sys.executable, "-m", "benchmarks.gpu_steps", "--folder", str(folder)]
             done = subprocess.run(
-                [*command, "--model", model],
+                [*command, "--model", model, "--half", *halves],
                 capture_output=True,
                 text=True,
                 env={**os.environ, **_ALL_MEMORY},
@@ -356,12 +357,14 @@ def main() -> None:
         return
     if asked.model:
         kind = jax.devices()[0].device_kind
-        print(json.dumps({"device": kind, "records": measure(asked.folder, asked.model)}))
+        print(
+            json.dumps({"device": kind, "records": measure(asked.folder, asked.model, asked.half)})
+        )
         return
     if not asked.time:
         prepared(asked.folder, asked.only, asked.half, asked.workers, asked.seconds)
     if not asked.prepare:
-        figures = timed(asked.folder, asked.only)
+        figures = timed(asked.folder, asked.only, asked.half)
         write(Result("gpu_steps", QUESTION, COMMAND, bars(figures), text_of(figures), figures))
 
 

@@ -41,8 +41,9 @@ to kept ones. `benchmarks/README.md` lists every bar, `benchmarks/results/` has 
 `benchmarks/NOTES.md` says what was tried and did not work. [What was measured](measured.md) says
 which decisions follow from the results.
 
-GPU and TPU steps were compiled by the device's compiler and **not run**: bytes and memory are those
-of the compiled program, times are rooflines. CPU times were measured side by side in one run.
+Where a section does not name a GPU that was there, GPU and TPU steps were compiled by the device's
+compiler and **not run**: bytes and memory are those of the compiled program, times are rooflines.
+Times of CPUs and of the GPU were measured side by side in one run.
 Compare ratios only: absolute figures belong to the processor named below each section.
 """
 

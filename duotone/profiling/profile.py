@@ -18,6 +18,7 @@ import jax.profiler
 from duotone._files import prepare_folder
 from duotone.errors import TraceError
 from duotone.profiling.asked import ProfileChoices
+from duotone.profiling.cuda_graphs import name_kernels
 from duotone.profiling.profile_advice import advise
 from duotone.profiling.profile_files import write_profile
 from duotone.profiling.profile_record import ProfileRecord, ProfileSummary
@@ -247,6 +248,7 @@ def _read(file: Path, asked: ProfileChoices, notes: list[str]) -> ProfileRecord:
     trace = read_trace(file)
     programs = {kind.program for kind in trace.kinds if kind.program is not None}
     facts, unread = read_programs(trace.programs, programs)
+    trace, facts, in_graphs = name_kernels(trace, facts)
     iterations = cut(trace, facts, asked)
-    record, sums = tabulate(trace, facts, iterations, (*notes, *unread))
+    record, sums = tabulate(trace, facts, iterations, (*notes, *unread, *in_graphs))
     return record.with_advice(advise(record, sums))

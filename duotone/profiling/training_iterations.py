@@ -5,7 +5,9 @@ The search for the key operation, unless the user names it::
     module     the compiled program that takes the most device time, among those that ran
                repeatedly or have a loop
     runs       how often its operations outside of loops ran; if that is once, look into the loop
-               that takes the most time, and repeat
+               that takes the most time, and repeat. Equal operations may share a kernel, which then
+               runs several times in an iteration: the number that most others are multiples of
+               counts
     key        the first operation that ran this often
 
 An iteration lasts from one start of the key operation to the next, so it includes the wait before
@@ -22,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,6 +34,8 @@ from duotone.profiling.trace_events import EventKind, Trace
 
 _WARMS_UP = 3
 """From this number of iterations on, the first is left out."""
+_FREQUENT = 0.25
+"""A number of runs is frequent from this share of the most frequent one."""
 _NAMED = 8
 """The most operations that a note names."""
 
@@ -136,10 +140,23 @@ def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
     device = by_device.most_common(1)[0][0]
     module = max((m for d, m in by_module if d == device), key=lambda m: by_module[device, m])
     chosen = [n for n, k in enumerate(trace.kinds) if (k.device, k.module) == (device, module)]
+    runs = _runs_by_name(trace, chosen, runs)
     times = _times(trace, chosen, runs, seconds, facts)
     first = {int(n): at for at, n in reversed([*zip(*_first_seen(trace), strict=True)])}
     able = [n for n in chosen if runs[n] == times]
     return _key_of(trace.kinds[min(able, key=lambda n: first[n])]) if able else None
+
+
+def _runs_by_name(trace: Trace, chosen: Sequence[int], runs: np.ndarray) -> np.ndarray:
+    """Adds up the runs of a recompiled program, which has another number but the same names."""
+    by_name: Counter[tuple[str, str]] = Counter()
+    names = {n: (trace.kinds[n].operation, trace.kinds[n].kernel) for n in chosen}
+    for n, name in names.items():
+        by_name[name] += int(runs[n])
+    added = runs.copy()
+    for n, name in names.items():
+        added[n] = by_name[name]
+    return added
 
 
 def _first_seen(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
@@ -158,12 +175,10 @@ def _times(
     """Counts the iterations in the entry of the program or in its most expensive loops."""
     known = {n: fact for n in chosen if (fact := _fact(trace.kinds[n], facts)) is not None}
     if not known:
-        often = Counter(int(runs[n]) for n in chosen if runs[n] > 1)
-        return often.most_common(1)[0][0] if often else 1
+        return _common(int(runs[n]) for n in chosen if runs[n] > 1)
     loop: tuple[str, ...] = ()
     while True:
-        here = Counter(int(runs[n]) for n, fact in known.items() if fact.loop == loop)
-        times = here.most_common(1)[0][0] if here else 1
+        times = _common(int(runs[n]) for n, fact in known.items() if fact.loop == loop)
         inside: Counter[str] = Counter()
         for n, fact in known.items():
             if len(fact.loop) > len(loop) and fact.loop[: len(loop)] == loop:
@@ -171,6 +186,21 @@ def _times(
         if times > 1 or not inside:
             return times
         loop = (*loop, inside.most_common(1)[0][0])
+
+
+def _common(runs: Iterable[int]) -> int:
+    """Returns the frequent number of runs that most numbers are multiples of; 1 if there is none.
+
+    Of equally good numbers it is the most frequent one.
+    """
+    often = Counter(runs)
+    least = max(often.values(), default=0) * _FREQUENT
+    frequent = [times for times, count in often.items() if count >= least]
+    return max(
+        frequent,
+        key=lambda n: (sum(c for other, c in often.items() if other % n == 0), often[n]),
+        default=1,
+    )
 
 
 def _named_key(trace: Trace, name: str) -> _Key | None:

@@ -30,8 +30,8 @@ from benchmarks.models import CASES, Case, small_resnet, small_transformer, smal
 from benchmarks.models.case import INPUTS, cross_entropy
 from duotone.precision import pipeline
 
-NEVER_RUN = ("ablation", "gpu_steps")
-"""What needs a GPU (docs/limits.md says so), or asks about one rule at a time."""
+NEVER_RUN = ("ablation",)
+"""What asks about one rule at a time."""
 TINY = {
     "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),
     "transformer": lambda dtype=None: small_transformer(dtype, layers=1, width=16),

@@ -122,6 +122,22 @@ def test_where_most_iterations_compile_they_count() -> None:
     assert counted(found) == [1, 2, 3]
 
 
+def test_operations_that_share_a_kernel_make_no_iterations() -> None:
+    """On a GPU the layers of a model share kernels, which run several times in each iteration."""
+    ran = [
+        (f"jit_step/{name}", 100 * n + at, 100 * n + at + 2)
+        for n in range(4)
+        for layer in range(3)
+        for place, name in enumerate(("dot", "norm", "sum"))
+        for at in [10 + 20 * layer + 5 * place]
+    ]
+    ran += [(f"jit_step/{name}", 100 * n, 100 * n + 5) for n in range(4) for name in ("in", "out")]
+    facts = {1: {name: a_fact() for name in ("dot", "norm", "sum", "in", "out")}}
+    found = cut(trace_of(ran), facts, ProfileChoices())
+    assert found.key == "jit_step/in"
+    assert len(found.cuts) == 4
+
+
 def test_few_iterations_all_count() -> None:
     assert counted(cut(trace_of(steps(2)), FACTS, ProfileChoices())) == [0, 1]
 
