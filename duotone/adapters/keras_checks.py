@@ -27,6 +27,22 @@ def check_backend() -> None:
         )
 
 
+def only_on_jax(name: str) -> Any:
+    """Raises for a name of ``duotone.keras`` that Keras on TensorFlow does not have.
+
+    Raises:
+        ArgumentError: the name is one for Keras on JAX.
+        AttributeError: there is no such name.
+    """
+    if name in ("autocast", "blame", "calibrate", "enable_everywhere"):
+        raise ArgumentError(
+            f"duotone.keras.{name} is for Keras on JAX (KERAS_BACKEND=jax). On TensorFlow, "
+            "duotone.enable_mixed_precision_graph_rewrite wraps optimizers, and duotone run wraps "
+            "those of a whole script."
+        )
+    raise AttributeError(f"module 'duotone.keras' has no attribute {name!r}")
+
+
 def check_optimizer(optimizer: Any) -> None:
     """Raises where an optimizer cannot be wrapped.
 
@@ -56,6 +72,13 @@ def check_optimizer(optimizer: Any) -> None:
             f"and pass loss_scale={optimizer.loss_scale_factor} to duotone if the scale is to be "
             "fixed"
         )
+
+
+def inner_optimizer_of(config: dict[str, Any], custom_objects: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns the inner optimizer of a saved config, and the rest of the config."""
+    rest = dict(config)
+    saved = rest.pop("inner_optimizer")
+    return keras.saving.deserialize_keras_object(saved, custom_objects=custom_objects), rest
 
 
 def check_global_policy() -> None:

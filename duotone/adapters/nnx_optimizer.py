@@ -34,8 +34,8 @@ from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
 from duotone.policy.regions import updating
 from duotone.scale import LossScale, ScaledGrad, select_tree
-from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, find
+from duotone.text.scale_log import StuckAlarm
 
 M = TypeVar("M")
 

@@ -40,9 +40,9 @@ from duotone.policy.policy import Policy
 from duotone.scale import NoLossScale, ScaledGrad
 from duotone.scale.choice import check_loss_scale
 from duotone.scale.finite import AxisName, check_axis_name
-from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, check, is_concrete, read
 from duotone.scale.skip import check_agreement, in_dtypes_of
+from duotone.text.scale_log import StuckAlarm
 from duotone.transforms import autocast as api
 
 

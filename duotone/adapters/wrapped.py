@@ -31,7 +31,6 @@ from duotone.policy.regions import switched_off
 from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale
 from duotone.scale.finite import same_everywhere
-from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import (
     MixedPrecisionState,
     advance,
@@ -52,6 +51,7 @@ from duotone.scale.skip import (
     updated,
     with_extra_args,
 )
+from duotone.text.scale_log import StuckAlarm
 from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")

@@ -24,6 +24,7 @@ from duotone.policy.regions import updating
 from duotone.policy.scales import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
+from duotone.text.scale_log import Reading
 
 
 class MixedPrecisionState(NamedTuple):
@@ -42,30 +43,6 @@ class MixedPrecisionState(NamedTuple):
     loss_scale: LossScale
     last_finite: jax.Array
     stuck: jax.Array
-
-
-class Reading(NamedTuple):
-    """A state as Python numbers; see :class:`MixedPrecisionState`.
-
-    Attributes:
-        loss_scale: the scale.
-        good_steps: finite steps since it last changed or a step was skipped.
-        skipped_steps: the total number of skipped steps.
-        last_finite: whether the last step was taken.
-        stuck: consecutive skipped steps after which the scale did not fall.
-        smallest: whether a skipped step would not lower the scale.
-    """
-
-    loss_scale: float
-    good_steps: int
-    skipped_steps: int
-    last_finite: bool
-    stuck: int
-    smallest: bool
-
-    def metrics(self) -> dict[str, float | int | bool]:
-        """Returns the numbers for logs, by name: all except the last two."""
-        return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:

@@ -18,7 +18,8 @@ from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enab
 from duotone.adapters.optax import wrap
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from duotone.scale import DynamicLossScale, NoLossScale
-from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor
+from duotone.scale.monitor import LossScaleMonitor
+from duotone.text.scale_log import WARN_AFTER
 
 PARAMS = jnp.float32(1)
 BAD, GOOD = jnp.float32(jnp.nan), jnp.float32(0)

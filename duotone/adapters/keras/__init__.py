@@ -9,19 +9,17 @@
 Files: ``settings`` (the user's choices, as plain data), ``optimizer`` (loss scaling),
 ``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (the
 state after a skipped step), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
-``everywhere`` (all models), ``measured`` (calibration, blame), ``callback``.
+``everywhere`` (all models), ``measured`` (calibration, blame).
 
 This package is the only part of duotone that imports Keras.
 """
 
-from duotone.adapters.keras.callback import LossScaleCallback
 from duotone.adapters.keras.everywhere import enable_everywhere
 from duotone.adapters.keras.measured import blame, calibrate
 from duotone.adapters.keras.models import autocast
 from duotone.adapters.keras.optimizer import LossScaleOptimizer, enable
 
 __all__ = [
-    "LossScaleCallback",
     "LossScaleOptimizer",
     "autocast",
     "blame",

@@ -31,13 +31,14 @@ import numpy as np
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import hooks, scaled, settings
 from duotone.adapters.keras.plans import WrappedBase
+from duotone.adapters.keras_checks import inner_optimizer_of
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.plain_data import policy_data
 from duotone.policy.policy import Policy
 from duotone.scale import DynamicLossScale, all_finite, select_tree
-from duotone.scale.monitor import StuckAlarm
-from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, read
+from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, check, read
+from duotone.text.scale_log import Reading, StuckAlarm
 
 
 @keras.saving.register_keras_serializable(package="duotone")
@@ -164,6 +165,14 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     def mixed_precision_state(self) -> MixedPrecisionState:
         """Returns :meth:`state`, under the name that a ``LossScaleMonitor`` calls."""
         return self.state()
+
+    def reading(self) -> Reading:
+        """Returns the numbers of the loss scale, for ``LossScaleCallback``.
+
+        Raises:
+            ArgumentError: a number is out of its range.
+        """
+        return check(self.state(), "LossScaleCallback")
 
     def metrics(self) -> dict[str, float | int | bool | str]:
         """Returns the state of the loss scale as Python numbers.
@@ -296,11 +305,8 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Returns the optimizer of a config."""
-        config = dict(config)
-        inner = keras.saving.deserialize_keras_object(
-            config.pop("inner_optimizer"), custom_objects=custom_objects
-        )
-        return cls(inner, **config)
+        inner, rest = inner_optimizer_of(config, custom_objects)
+        return cls(inner, **rest)
 
 
 def enable(

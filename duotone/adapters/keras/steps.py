@@ -29,6 +29,7 @@ from jax.core import Tracer
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import skipped
 from duotone.adapters.keras.plans import StepPlan, plan_of
+from duotone.adapters.keras_callback import FIRST_LINES
 from duotone.calibrating.measure import Calibrations
 from duotone.transforms.autocast import autocast
 from duotone.transforms.log_observers import heard_by
@@ -74,7 +75,6 @@ _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., An
 MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictionary()
 """By model, the measurements of its training step; see ``measured``."""
 _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
-_logged: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def wrap_steps(kind: type) -> None:
@@ -140,16 +140,11 @@ def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Ca
     return program
 
 
-def logged_line_of(model: Any) -> str:
-    """Returns the line logged when a model's training step was first rewritten, or empty."""
-    return _logged.get(model, "")
-
-
 def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Calls ``run``, and keeps the first line that duotone logs about the model's steps."""
 
     def keep(line: str) -> None:
-        _logged.setdefault(model, line)
+        FIRST_LINES.setdefault(model, line)
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         with heard_by(keep):

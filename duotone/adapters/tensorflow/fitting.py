@@ -16,8 +16,10 @@ from typing import Any
 
 import keras
 
+from duotone.adapters.keras_callback import FIRST_LINES
 from duotone.adapters.keras_checks import check_model, optimizers_of
 from duotone.adapters.tensorflow.statistics import guard
+from duotone.tensorflow.live import switch
 
 logger = logging.getLogger("duotone")
 
@@ -52,7 +54,7 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _counting(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a training function that logs skipped steps.
+    """Returns a training function that logs skipped steps, and keeps the line about its graph.
 
     It reads the counts after calls 1, 2, 4, 8, ..., because reading waits for the device.
     """
@@ -61,9 +63,11 @@ def _counting(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
         logs = run(*args, **kwargs)
         number = next(calls)
+        if number == 1:
+            FIRST_LINES.setdefault(model, switch.first_line())
         if number & (number - 1) == 0:
             for optimizer in _wrapped_optimizers(model):
-                optimizer.log_skipped()
+                optimizer.warn()
         return logs
 
     return counted

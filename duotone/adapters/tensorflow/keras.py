@@ -18,8 +18,9 @@ from typing import Any, Self
 
 import keras
 
-from duotone.adapters.keras_checks import check_global_policy, check_optimizer
+from duotone.adapters.keras_checks import check_global_policy, check_optimizer, inner_optimizer_of
 from duotone.adapters.tensorflow import fitting, refusals, statistics
+from duotone.adapters.tensorflow.alarm import TensorFlowAlarm
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
     State,
@@ -33,7 +34,7 @@ from duotone.adapters.tensorflow.scaling import (
 )
 from duotone.adapters.tensorflow.settings import WrapSettings
 from duotone.errors import ArgumentError
-from duotone.text.skipped_steps import SkippedSteps
+from duotone.text.scale_log import Reading
 
 
 class _Losses(threading.local):
@@ -81,7 +82,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         super().__init__(inner_optimizer, name=name)
         self._settings = settings
         self._scaled = False
-        self._skipped_steps = SkippedSteps()
+        self.alarm = TensorFlowAlarm()
         # A loss may be scaled before `build`: its graph must read a variable, not a number.
         self.step_counter = self._scalar("step_counter", "int32", 0)
         self.dynamic_scale = self._scalar("dynamic_scale", "float32", settings.initial)
@@ -116,10 +117,22 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         """
         return {**metrics_of(self._settings.rule, self._state()), "dtype": self.half or "float32"}
 
-    def log_skipped(self) -> None:
-        """Logs the number of skipped steps, if it has grown much since the last line."""
-        metrics = self.metrics()
-        self._skipped_steps.count(metrics["skipped_steps"], metrics["loss_scale"])
+    def reading(self) -> Reading:
+        """Returns the numbers of the loss scale; eager code only."""
+        rule, numbers = self._settings.rule, metrics_of(self._settings.rule, self._state())
+        stuck = self.stuck.numpy().item()
+        return Reading(**numbers, stuck=stuck, smallest=numbers["loss_scale"] <= rule.floor)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps so far, taken or skipped; eager code only."""
+        return int(self.iterations) + self.reading().skipped_steps
+
+    def warn(self) -> None:
+        """Logs the number of skipped steps if it has grown much, and a scale that is stuck."""
+        reading = self.reading()
+        self.alarm.count(reading.skipped_steps, reading.loss_scale)
+        self.alarm.check(reading)
 
     def _state(self) -> State:
         """Returns the variables of the loss scale."""
@@ -219,11 +232,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Returns the optimizer of a config."""
-        config = dict(config)
-        inner = keras.saving.deserialize_keras_object(
-            config.pop("inner_optimizer"), custom_objects=custom_objects
-        )
-        return cls(inner, **config)
+        inner, rest = inner_optimizer_of(config, custom_objects)
+        return cls(inner, **rest)
 
 
 def enable(

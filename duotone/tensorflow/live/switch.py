@@ -41,7 +41,7 @@ class _State:
         self.settings: LiveSettings | None = None
         self.graphs: deque[LiveGraph] = deque(maxlen=_REMEMBERED)
         self.seen = threading.Event()
-        self.said = False
+        self.line = ""
         self.numbers = itertools.count(1)
 
 
@@ -64,7 +64,7 @@ def enable(settings: LiveSettings) -> None:
         first = _state.settings is None
         _state.settings = settings
         _state.graphs.clear()
-        _state.said = False
+        _state.line = ""
     if first:
         try:
             _check(tf)
@@ -190,15 +190,17 @@ def _report(error: BaseException) -> None:
 
 def _say(done: LiveGraph, settings: LiveSettings) -> None:
     """Says what the first rewrite did, in one line."""
+    line = (
+        f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {settings.dtype}, "
+        f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. "
+        "duotone.tensorflow.explain_last() shows all graphs."
+    )
     with _state.lock:
-        said, _state.said = _state.said, True
+        said, _state.line = bool(_state.line), _state.line or line
     if not said:
-        logger.info(
-            "rewrote a graph of %s: %d in %s, %s, in %.2f s. "
-            "duotone.tensorflow.explain_last() shows all graphs.",
-            plural(done.nodes, "node"),
-            done.half,
-            settings.dtype,
-            plural(len(done.result.casts), "cast"),
-            done.seconds,
-        )
+        logger.info("%s", line)
+
+
+def first_line() -> str:
+    """Returns the line about the first graph that was rewritten; empty if none was."""
+    return _state.line

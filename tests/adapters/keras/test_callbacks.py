@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import duotone.keras
-from duotone.adapters.keras import LossScaleCallback
+from duotone.adapters.keras_callback import LossScaleCallback
 from duotone.blaming.findings import Verdict
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale import DynamicLossScale

@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
 
 def test_the_code_blocks_run(tf):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict = {}
     for block in blocks:
         exec(block, names)

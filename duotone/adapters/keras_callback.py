@@ -1,21 +1,23 @@
-"""The callback that shows the loss scale while a model trains."""
+"""The callback that shows the loss scale while a Keras model trains, on JAX and TensorFlow."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 
-from duotone.adapters.keras.plans import wrapped_optimizers
-from duotone.adapters.keras.steps import logged_line_of
-from duotone.errors import ArgumentError
-from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor
+from duotone.adapters.keras_checks import optimizers_of
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm
 
 logger = logging.getLogger("duotone")
+
+FIRST_LINES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""By model, the line that was logged when its training step was first rewritten."""
 
 
 class LossScaleCallback(keras.callbacks.Callback):
@@ -59,11 +61,11 @@ class LossScaleCallback(keras.callbacks.Callback):
         writer: Any = None,
     ) -> None:
         super().__init__()
-        if logdir is not None and writer is not None:
-            raise ArgumentError("LossScaleCallback: give logdir or writer, not both")
-        LossScaleMonitor(warn_after=warn_after, writer=writer)  # checks the arguments now
-        self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
-        self._monitors: dict[str, LossScaleMonitor] = {}
+        if logdir is None or writer is not None:
+            ScaleLog(_NAME, logdir, writer)  # checks the arguments now
+        self._warn_after = _checked(warn_after)
+        self._logdir, self._writer = logdir, writer
+        self._logs: dict[str, ScaleLog] = {}
         self._shown = False
         self._not_finite: Any = 0
 
@@ -71,7 +73,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Reads the loss scale before the first step."""
         del logs
         model: Any = self.model
-        optimizers = list(wrapped_optimizers(model))
+        optimizers = _wrapped_optimizers(model)
         if not optimizers:
             raise ArgumentError(
                 f"LossScaleCallback: model {model.name!r} has no optimizer that duotone wrapped; "
@@ -79,9 +81,10 @@ class LossScaleCallback(keras.callbacks.Callback):
                 "the callback out"
             )
         for optimizer in optimizers:
-            if optimizer.name not in self._monitors:
-                self._monitors[optimizer.name] = self._monitor(optimizer, len(optimizers))
-            self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+            if optimizer.name not in self._logs:
+                self._logs[optimizer.name] = self._log_of(optimizer, len(optimizers))
+            optimizer.alarm.warn_after = self._warn_after
+            self._show(optimizer)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the count of losses that are not finite."""
@@ -94,18 +97,19 @@ class LossScaleCallback(keras.callbacks.Callback):
         loss = (logs or {}).get("loss")
         alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
         if loss is not None and not (alarm and alarm.said):  # on the device, without waiting for it
-            self._not_finite = self._not_finite + jnp.sum(~jnp.isfinite(loss))
+            finite = keras.ops.isfinite(loss)
+            self._not_finite = self._not_finite + keras.ops.sum(keras.ops.where(finite, 0, 1))
         if self._shown:
             return
         self._shown = True
-        line = logged_line_of(self.model)
+        line = FIRST_LINES.get(self.model)
         if line and not logger.isEnabledFor(logging.INFO):
             sys.stderr.write(f"\nduotone: {line}\n")  # on a new line after the progress bar
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the logs, and logs changes."""
         del epoch
-        optimizers = list(wrapped_optimizers(self.model))
+        optimizers = _wrapped_optimizers(self.model)
         if len(optimizers) == 1 and optimizers[0].half is not None:
             optimizers[0].alarm.lost(int(self._not_finite))
         for optimizer in optimizers:
@@ -114,16 +118,41 @@ class LossScaleCallback(keras.callbacks.Callback):
             if logs is not None:
                 logs[f"{prefix}loss_scale"] = metrics["loss_scale"]
                 logs[f"{prefix}skipped_steps"] = metrics["skipped_steps"]
-            self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+            self._show(optimizer)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Flushes the TensorBoard writers."""
         del logs
-        for monitor in self._monitors.values():
-            monitor.close()
+        for log in self._logs.values():
+            log.close()
 
-    def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
+    def _show(self, optimizer: Any) -> None:
+        reading = optimizer.reading()
+        self._logs[optimizer.name].show(reading, optimizer.steps)
+        optimizer.alarm.check(reading)
+
+    def _log_of(self, optimizer: Any, count: int) -> ScaleLog:
         logdir = self._logdir
         if logdir is not None and count > 1:
             logdir = Path(logdir) / optimizer.name  # one TensorBoard run for each
-        return LossScaleMonitor(optimizer, 1, logdir, self._writer, self._warn_after)
+        return ScaleLog(_NAME, logdir, self._writer)
+
+
+_NAME = "LossScaleCallback"
+
+
+def _checked(warn_after: Any) -> int:
+    if isinstance(warn_after, bool) or not isinstance(warn_after, int):
+        raise ArgumentTypeError(
+            f"{_NAME}: warn_after must be a whole number of steps; got {warn_after!r} of type "
+            f"{type(warn_after).__name__}."
+        )
+    if warn_after < 1:
+        raise ArgumentError(f"{_NAME}: warn_after must be at least 1 step; got {warn_after}.")
+    return warn_after
+
+
+def _wrapped_optimizers(model: Any) -> list[Any]:
+    """Returns the optimizers of a model that duotone wrapped, each once."""
+    found = {id(one): one for one in optimizers_of(model)}.values()
+    return [one for one in found if isinstance(getattr(one, "alarm", None), StuckAlarm)]

@@ -1,0 +1,35 @@
+"""The warnings about a loss scale on TensorFlow, in whose programs ``blame`` finds nothing."""
+
+from __future__ import annotations
+
+import logging
+
+from duotone.text.scale_log import StuckAlarm
+
+logger = logging.getLogger("duotone")
+
+
+class TensorFlowAlarm(StuckAlarm):
+    """Warns as on JAX, and names what helps on TensorFlow."""
+
+    _REMEDIES = (
+        "Look for NaN in the inputs and weights; train without duotone; read "
+        "duotone.tensorflow.explain_last(), which shows what is half and why; and keep suspicious "
+        "parts in float32 with Policy(keep_full=...)."
+    )
+    _OF_SUCH_A_STEP = "Look for NaN and infinity in the inputs of such a step."
+
+    def lost(self, batches: int) -> None:
+        """Warns of losses that are not finite, unless it warned of skipped steps before.
+
+        Args:
+            batches: how many batches had such a loss. Keras' mean of an epoch stays NaN after one,
+                so the number is not shown.
+        """
+        if not batches or self._warned_of_some:
+            return
+        self._warned_of_some = True
+        logger.warning(
+            "the loss of this epoch was not finite. The loss scale is not the reason, and float32 "
+            "may not be finite there either: train without duotone to see whether it is."
+        )
