@@ -23,8 +23,8 @@ class Finding:
             not known.
         bytes: the bytes that one call moves because of the problem; 0 if not known.
         share: the cost as a share of the step's seconds, or of its bytes if the target's speed is
-            not known. For ``"sharding"``, a share of one device's part of the step. ``None`` if the
-            cost is not known.
+            not known. For ``"sharding"`` it is a share of one device's part of the step. It is
+            ``None`` if the cost is not known.
     """
 
     kind: str

@@ -1,8 +1,7 @@
 """Checks of the public functions' arguments before anything is traced.
 
-Called by ``duotone.transforms.autocast``, ``duotone.transforms.compile_for`` and
-``duotone.calibrating.measure``; every error names the function as the user called it, the argument
-and the remedy, and shows of an array its type only.
+Every error names the function as the user called it, the argument and the remedy, and shows of an
+array its type only.
 """
 
 from __future__ import annotations

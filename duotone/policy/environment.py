@@ -5,7 +5,7 @@ that hands the process environment over; this module sees a mapping. The variabl
 TensorFlow's automatic mixed precision, each also under a duotone name. To add one, add a row to
 ``VARIABLES`` and to the table in ``docs/environment.md`` (a test compares the two).
 
-For each row::
+This happens for each row::
 
     if the duotone name is set:  read it alone             (an empty value counts as set)
     else:                        read the TensorFlow names that are set

@@ -10,9 +10,9 @@
     [ranges]
     images = [-1, 1]
 
-The form is recognised by its content: JSON begins with a brace, which TOML never does. Called by
-:meth:`duotone.Policy.from_file`, which checks the values; ``DUOTONE_POLICY_FILE`` and ``duotone run
---policy-file`` come by that way.
+The form is recognised by its content: JSON begins with a brace, which TOML never does.
+:meth:`duotone.Policy.from_file` calls this and checks the values, also those of
+``DUOTONE_POLICY_FILE`` and ``duotone run --policy-file``.
 """
 
 from __future__ import annotations

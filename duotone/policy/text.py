@@ -1,4 +1,4 @@
-"""A policy in words, for logs. Called by :meth:`duotone.Policy.describe`."""
+"""Describes a policy in words, for logs and :meth:`duotone.Policy.describe`."""
 
 from __future__ import annotations
 

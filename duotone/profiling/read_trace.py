@@ -1,6 +1,6 @@
 """Reads from a trace of JAX's profiler which operation ran where and when.
 
-The planes of a trace::
+A trace has these planes::
 
     /host:metadata   the compiled programs, and the versions of JAX
     /host:CPU        operations of CPUs (events with the stat hlo_op); compilations

@@ -1,6 +1,6 @@
 """Cuts a trace into iterations at a key operation, which runs once in each.
 
-The search for the key operation, unless the user names it::
+These steps find the key operation, unless the user names it::
 
     module     the compiled program that takes the most device time, among those that ran
                repeatedly or have a loop

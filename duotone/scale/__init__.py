@@ -5,7 +5,7 @@ by a *loss scale* multiplies every gradient by it. Dividing the gradients by the
 float32, recovers the true gradients. The scale is as large as the gradients allow: a gradient that
 overflows divides it (and skips that step), and a run of good steps multiplies it.
 
-One training step, written out::
+This is one training step, written out::
 
     # scaled inside, unscaled outside
     loss, grads = duotone.value_and_grad(loss_fn, scale=loss_scale)(params, batch)

@@ -5,7 +5,7 @@ structure, so another value compiles another program. All other fields are array
 ``scan``, ``vmap`` and checkpoints carry. No flatten function lists the fields, so none can be
 forgotten.
 
-The rule of :class:`DynamicLossScale`, with the scale s and the count g of good steps in a row::
+:class:`DynamicLossScale` has the scale s and the count g of good steps in a row. Its rule is::
 
     finite:      g += 1;  if g == growth_interval: s = min(s * factor, cap), g = 0
     not finite:  s = max(s / factor, floor), g = 0, skipped += 1

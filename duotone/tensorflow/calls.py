@@ -2,8 +2,8 @@
 
 In a session, TensorFlow lowers ``While`` and ``If`` to loops and switches before its pass runs. In
 files they are not lowered. The pass alone would then make a list of tensors half although its
-reader, in the body of the loop, expects float32, and the graph would fail when it runs. So in
-files::
+reader, in the body of the loop, expects float32, and the graph would fail when it runs. So
+these nodes keep their types in files::
 
     caller   = a node that names a function in an attribute (While, If, Case, a map of a dataset)
     kept     = callers, and the TensorList ops that a list can reach from or to a caller

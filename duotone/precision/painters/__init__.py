@@ -1,6 +1,7 @@
 """Painters: each takes a graph and its classes and returns a painting.
 
-``duotone`` is ours, ``tensorflow`` the reference. One file each, registered in :data:`PAINTERS`.
+``duotone`` is ours, ``tensorflow`` the reference. Each is a file and has a line in
+:data:`PAINTERS`.
 The minimum cut is not for programs whose compiler fuses casts: ``mincut.py`` here is for ONNX
 models, and ``duotone/tensorflow/mincut.py`` for saved graphs.
 """
