@@ -38,7 +38,7 @@ def not_scaled(name: str) -> ArgumentError:
         f"optimizer {name!r}: the loss was not scaled before it was differentiated. The optimizer "
         "would divide these gradients by the loss scale, and the model would not train. Scale it "
         "under the tape: loss = optimizer.scale_loss(loss). To train without loss scaling, wrap "
-        "the optimizer with loss_scale=None."
+        "the optimizer with loss_scale=None (duotone run: --loss-scale none)."
     )
 
 
