@@ -158,7 +158,8 @@ def rewrite(
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
-    _warn_of_unmatched(graph, settings)
+    if not compiled:  # a live graph is one of many, and explain_last() names such patterns
+        _warn_of_unmatched(graph, settings)
     with collector_paused():
         done = _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
     _warn_of_unsafe(done, settings.resolved.painter)

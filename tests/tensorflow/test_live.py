@@ -256,6 +256,17 @@ def test_what_was_rewritten_is_explained():
     assert "MatMul" in str(explained) and "half" in str(explained)
     assert "on the allow list" in explained.nodes("*")
     assert len(explained.graphs) == 1
+    assert "matches no node" not in str(explained)
+    """)
+
+
+def test_patterns_that_match_nothing_are_named_where_graphs_are_explained():
+    run("""
+    on(keep_full=("*nowhere*", "*matmul_1*"))
+    tf.function(net)(X)
+    lines = str(duotone.tensorflow.explain_last()).splitlines()
+    (line,) = [line for line in lines if "matches no node" in line]
+    assert "keep_full=['*nowhere*']" in line
     """)
 
 

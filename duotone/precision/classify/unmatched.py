@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from duotone.precision.classify.classes import Pins
 from duotone.precision.ranges import nearest
@@ -35,7 +35,7 @@ def warn_of_unmatched(
     if not (pins.full or pins.half):
         return
     every = sorted(set(names) - {""})
-    for field, pattern in _unmatched(pins, every):
+    for field, pattern in unmatched(pins, every):
         if logged is not None:
             if (field, pattern) in logged:
                 continue
@@ -45,7 +45,8 @@ def warn_of_unmatched(
         logger.warning("Policy(%s=[%r]) matches no %s%s. %s", field, pattern, what, hint, remedy)
 
 
-def _unmatched(pins: Pins, names: list[str]) -> Iterator[tuple[str, str]]:
+def unmatched(pins: Pins, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields the field and the pattern of each pin that matches none of some names."""
     for field, patterns in (("keep_full", pins.full), ("keep_half", pins.half)):
         for pattern in patterns:
             if not any(map(re.compile(fnmatch.translate(pattern)).match, names)):

@@ -7,6 +7,8 @@ import dataclasses
 from rich.console import RenderableType
 
 from duotone.errors import plural
+from duotone.precision.classify.classes import Pins
+from duotone.precision.classify.unmatched import unmatched
 from duotone.tensorflow import graph_view
 from duotone.tensorflow.live import switch
 from duotone.tensorflow.live.graphs import LiveGraph
@@ -53,7 +55,21 @@ class LiveExplanation:
             for graph in self.graphs
         ]
         table: RenderableType = graph_view.by_op(self._largest.result)
-        return "\n".join((*lines, "", plain(table)))
+        return "\n".join((*lines, *self._unmatched(), "", plain(table)))
+
+    def _unmatched(self) -> list[str]:
+        """Returns a line for each of the user's patterns that no node of the graphs matches."""
+        settings = switch.settings()
+        if settings is None or settings.policy is None:
+            return []
+        pins = Pins(full=settings.policy.keep_full)
+        names = {name for graph in self.graphs for name in graph.result.painting}
+        return [
+            f"Policy({field}=[{pattern!r}]) matches no node of these graphs; "
+            'explain_last().nodes("*", most=None) shows their names.'
+            for field, pattern in unmatched(pins, names)
+            if switch.FLOAT32_SCOPE not in pattern
+        ]
 
 
 def explain_last() -> LiveExplanation:

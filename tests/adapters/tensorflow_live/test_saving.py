@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import duotone
 from duotone.tensorflow.live import switch
@@ -81,6 +83,42 @@ def test_a_model_is_saved_with_its_loss_scale(tf, tmp_path):
     assert loaded.optimizer.metrics() == made.optimizer.metrics()
     assert loaded.optimizer.get_config() == made.optimizer.get_config()
     assert same_bits(values(loaded), values(made))
+
+
+@pytest.mark.parametrize("backends", [("jax", "tensorflow"), ("tensorflow", "jax")], ids=str)
+def test_the_other_backend_loads_the_model(tf, tmp_path, backends):
+    """The weights, the slots and the loss scale; the half type stays the saved one."""
+    save = """
+    import keras, duotone
+    layers = [keras.layers.Input((20,)), keras.layers.Dense(8), keras.layers.BatchNormalization()]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(1e-2)
+    optimizer = duotone.enable_mixed_precision_graph_rewrite(optimizer, dtype="float16")
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(x, y, batch_size=32, epochs=3, verbose=0)
+    model.save(path)
+    """
+    load = """
+    import duotone, keras
+    model = keras.saving.load_model(path)
+    """
+    said = []
+    for backend, code in zip(backends, (save, load), strict=True):
+        start = f"path = {str(tmp_path / 'model.keras')!r}\nimport numpy as np\n"
+        start += "x = np.random.default_rng(0).normal(size=(64, 20)).astype('float32')\n"
+        end = "print(model.optimizer.metrics(), int(model.optimizer.iterations), "
+        end += "float(np.sum(np.abs(model.get_weights()[0]))))"
+        program = start + "y = x[:, :1]\n" + textwrap.dedent(code) + end
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "KERAS_BACKEND": backend},
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        said.append(done.stdout.splitlines()[-1])
+    assert said[0] == said[1]
+    assert "'good_steps': 6" in said[0]
 
 
 def test_the_state_of_another_loss_scale(tf):
