@@ -86,7 +86,7 @@ def in_steps(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
+def rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     """Returns a dot in the form ``rows``, with derivatives in the same form.
 
     Args:
@@ -96,10 +96,16 @@ def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> An
         dtype: dtype of the result: float32, or half to round the float32 sums.
         steps: steps of its optimization; empty if it has none.
     """
+    return _in_rows(lhs, rhs, numbers, dtype, steps)
+
+
+# Most dots of a network have the same shapes as another dot. JAX lowers a ``jit`` once for all.
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 
 
-@functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
+@functools.partial(rows_dot.defjvp, symbolic_zeros=True)
 def _rows_dot_derivative(
     numbers: Dims, dtype: str, steps: Steps, primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
@@ -122,11 +128,6 @@ def is_zero(tangent: Any) -> bool:
 def total(parts: Sequence[Any], result: Any) -> Any:
     """Returns the tangent of a result: the sum of the contributions of its operands."""
     return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
-
-
-# Most dots of a network have the same shapes as another dot. For those, ``jit`` reads the traced
-# call from its cache, which takes a fifth of the time. ``inline`` leaves no call in the program.
-rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
