@@ -86,7 +86,7 @@ def in_steps(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
+def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     """Returns a dot in the form ``rows``, with derivatives in the same form.
 
     Args:
@@ -105,7 +105,7 @@ def _in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any
     return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 
 
-@functools.partial(rows_dot.defjvp, symbolic_zeros=True)
+@functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
 def _rows_dot_derivative(
     numbers: Dims, dtype: str, steps: Steps, primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
@@ -128,6 +128,10 @@ def is_zero(tangent: Any) -> bool:
 def total(parts: Sequence[Any], result: Any) -> Any:
     """Returns the tangent of a result: the sum of the contributions of its operands."""
     return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
+
+
+# A trace of its own keeps the name scopes of the first dot out of the program that all call.
+rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
