@@ -1,13 +1,14 @@
 # python -m benchmarks.rewrite_cost
 """What does painting cost at compile time, and does it grow linearly?
 
-Two tables. The first takes the value-and-grad step of GPT-2 small (shapes only: nothing runs) and
+Three tables. The first takes the value-and-grad step of GPT-2 small (shapes only: nothing runs) and
 compares the time that tracing takes with and without duotone, as a share of what the float32 step
 takes to trace, lower and compile for the CPU. The second takes unrolled nets of up to 100,000
-equations through the pipeline, stage by stage.
+equations through the pipeline, stage by stage. The third lowers the step of an unrolled transformer
+in each form that users write, and compares it with the float32 step.
 
-``python -m benchmarks.rewrite_cost --gpt2`` or ``--growth`` measures one of the two only, and
-writes nothing.
+``python -m benchmarks.rewrite_cost --gpt2``, ``--growth`` or ``--layers`` measures one of the three
+only, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 
 import duotone
 from benchmarks._common import Bar, Result, equations, medians, seconds, table, write
+from benchmarks._layers import ROUNDS, measure_layers
 from benchmarks._stages import STAGES, stage_seconds
 from benchmarks.models import Case, gpt2_small, small_transformer, unrolled_net
 
@@ -171,7 +173,7 @@ def growth_text(rows: Sequence[dict[str, float]]) -> str:
 
 
 def measure(
-    *, gpt2: bool, growth: bool, rounds: int, sizes: Sequence[int] = SIZES
+    *, gpt2: bool, growth: bool, layers: bool, rounds: int, sizes: Sequence[int] = SIZES
 ) -> tuple[list[Bar], list[str], dict[str, Any]]:
     """Measures what is asked for; returns bars, tables and data."""
     bars, texts, data = [], [], {}
@@ -197,6 +199,10 @@ def measure(
             Bar(f"painting {int(last['equations']):,} equations", last["painting"], 20.0, "s")
         )
         bars.append(Bar("growth exponent of painting", data["growth"]["exponent"], 1.15, ""))
+    if layers:
+        found, text, data["layers"] = measure_layers(ROUNDS)
+        bars += found
+        texts.append(text)
     return bars, texts, data
 
 
@@ -205,13 +211,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--gpt2", action="store_true", help="only the GPT-2 step; writes nothing")
     parser.add_argument("--growth", action="store_true", help="only the growth; writes nothing")
+    parser.add_argument("--layers", action="store_true", help="only the layers; writes nothing")
     parser.add_argument("--rounds", type=int, default=15, help="of the GPT-2 step (default 15)")
     options = parser.parse_args()
-    both = options.gpt2 == options.growth
+    every = not (options.gpt2 or options.growth or options.layers)
     bars, texts, data = measure(
-        gpt2=both or options.gpt2, growth=both or options.growth, rounds=options.rounds
+        gpt2=every or options.gpt2,
+        growth=every or options.growth,
+        layers=every or options.layers,
+        rounds=options.rounds,
     )
-    if not both:
+    if not every:
         print("\n\n".join(texts))
         return
     command = "python -m benchmarks.rewrite_cost"

@@ -23,6 +23,8 @@ from jax._src import core as _private_core
 from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _bridge
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _staging
 from jax.core import ShapedArray, Tracer
 from jax.extend import core as _core
@@ -48,6 +50,7 @@ Literal = _core.Literal
 Primitive = _core.Primitive
 NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
+open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
 
 assumed_device = jax.make_user_context(default_value=None)
@@ -304,16 +307,17 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
     return options
 
 
-def function_name(jaxpr: ClosedJaxpr) -> str:
-    """Returns the name of the function that a jaxpr was traced from; empty if unknown."""
-    info = getattr(open_jaxpr(jaxpr), "debug_info", None)
-    name = getattr(info, "func_name", "") or ""
-    return name if name.isidentifier() else ""
-
-
 def is_concrete(value: Any) -> bool:
     """Returns True if the elements of ``value`` can be read now, on this process."""
     return not isinstance(value, Tracer) and getattr(value, "is_fully_addressable", True)
+
+
+def is_differentiated(arrays: Sequence[Any]) -> bool:
+    """Checks if JAX differentiates a call with these arrays now, and not a trace of it later."""
+    if type(_private_core.trace_ctx.trace) is _staging.DynamicJaxprTrace:
+        return False
+    of = [x.val if isinstance(x, _batching.BatchTracer) else x for x in arrays]
+    return any(isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)) for x in of)
 
 
 def is_operand(leaf: Any) -> bool:
@@ -342,11 +346,6 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
         "check_vma": params["check_vma"],
         "axis_names": set(axes),
     }
-
-
-def same_type(a: Any, b: Any) -> bool:
-    """Returns True if two avals agree in shape, dtype and weak type."""
-    return all(getattr(a, n, None) == getattr(b, n, None) for n in ("shape", "dtype", "weak_type"))
 
 
 def has_sharded_type(aval: Any) -> bool:

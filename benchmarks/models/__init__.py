@@ -12,7 +12,7 @@ from benchmarks.models.case import Case
 from benchmarks.models.resnet import small_resnet
 from benchmarks.models.transformer import gpt2_small, small_transformer
 from benchmarks.models.unet import small_unet
-from benchmarks.models.unrolled import unrolled_net
+from benchmarks.models.unrolled import unrolled_gpt, unrolled_net
 
 CASES = {
     "resnet": small_resnet,
@@ -29,5 +29,6 @@ __all__ = [
     "small_resnet",
     "small_transformer",
     "small_unet",
+    "unrolled_gpt",
     "unrolled_net",
 ]

@@ -22,6 +22,7 @@ from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
 from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
 from duotone.compiling.sources import IterationSource, Piece, StackKey
+from duotone.jaxpr.running.jaxprs import same_type
 
 Lines = list[Line]
 _LEAST_INSIDE = 64
@@ -192,7 +193,7 @@ def _rolled_inside(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int) -> _jax.Cl
     new = jax.make_jaxpr(rolled(jaxpr, mine, depth))(*[var.aval for var in opened.invars])
     lines += mine
     same = all(
-        _jax.same_type(a.aval, b.aval)
+        same_type(a.aval, b.aval)
         for a, b in zip(opened.outvars, _jax.open_jaxpr(new).outvars, strict=True)
     )
     return new if same and any(line.rolled for line in mine) else jaxpr

@@ -339,18 +339,18 @@ class Graph:
         if isinstance(fill, float) and node.half_outputs[0]:
             yield len(node.inputs), Magnitude.of(fill)
 
-    def fixed_storage(self, value: Value) -> Paint | None:
-        """Returns the fixed storage of ``value``; ``None`` if its producer's painting decides."""
-        if not value.paintable:
-            return Paint.FULL
-        if value.producer < 0:
-            return value.given
-        node = self.nodes[value.producer]
-        return None if node.half_outputs[node.outputs.index(value.index)] else Paint.FULL
+    @functools.cached_property
+    def fixed_storage(self) -> Sequence[Paint | None]:
+        """For each value, its fixed storage; ``None`` if its producer's painting decides."""
+        found: list[Paint | None] = [v.given if v.paintable else Paint.FULL for v in self.values]
+        for node in self.nodes:
+            for value, half in zip(node.outputs, node.half_outputs, strict=True):
+                found[value] = None if half and self.values[value].paintable else Paint.FULL
+        return found
 
     def stored(self, store: Sequence[Paint], value: Value) -> Paint:
         """Returns the storage of ``value``, given the storage paint of each node."""
-        fixed = self.fixed_storage(value)
+        fixed = self.fixed_storage[value.index]
         return store[value.producer] if fixed is None else fixed
 
     def bodies_in(self, body: int) -> set[int]:

@@ -29,6 +29,7 @@ from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.inside import collection_now
+from duotone.jaxpr.running.jaxprs import same_type
 from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import without
@@ -148,6 +149,20 @@ def paint_for_device(
     return painted
 
 
+def resolved_for_device(
+    policy: Policy, half: HalfType, *, chosen: bool
+) -> tuple[Resolved, DeviceForms]:
+    """Returns what :func:`paint_for_device` makes of a policy, without a program.
+
+    Args:
+        policy: merged with the environment.
+        half: the half type.
+        chosen: whether duotone chose it.
+    """
+    forms = device_forms(policy, half, chosen)
+    return resolved_for(policy, half, forms), forms
+
+
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
     """Returns a program in which nothing is half, since mixed precision is switched off.
 
@@ -210,7 +225,7 @@ def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
 def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
     """Checks that a rewrite keeps the types of results."""
     for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
-        if not _jax.same_type(jax.typeof(result), aval):
+        if not same_type(jax.typeof(result), aval):
             raise RewriteError(
                 f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
                 "duotone, please report the program"

@@ -26,20 +26,25 @@ from duotone import _jax
 from duotone.devices import current_choice
 from duotone.devices.assumed import assumed
 from duotone.devices.half_type import device_in_words, saves_no_time
+from duotone.devices.table import DeviceForms
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.painted import CallSite, PaintedProgram
-from duotone.jaxpr.pipeline import lower, paint_for_device
+from duotone.jaxpr.pipeline import lower, paint_for_device, resolved_for_device
+from duotone.jaxpr.reading.scopes import MARKER
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
-from duotone.jaxpr.running.backward import with_backward
+from duotone.jaxpr.running import backward
+from duotone.jaxpr.running.derived import DerivedRunner
 from duotone.jaxpr.running.inside import collection_now
+from duotone.jaxpr.running.passes import Passes
 from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.policy.regions import switched_off
 from duotone.precision.removable import BACKWARD
+from duotone.precision.resolved import Resolved
 from duotone.transforms.log_observers import observer
 from duotone.transforms.nvtx import call_range, rewrite_range
 from duotone.transforms.static_weights import Weights, WeightsRunner
@@ -123,17 +128,13 @@ class FunctionSettings:
             return self._plain
 
         def rewritten(
-            traced: Traced, painted: PaintedProgram, whole: _jax.ClosedJaxpr, count: int
+            given: Sequence[Paint], whole: _jax.ClosedJaxpr, count: int
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
-            names = argument_names(traced, merged)
-            site = CallSite(
-                given=(*painted.given, *[Paint.FULL] * count),
-                arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
-            )
+            site = CallSite(given=(*given, *[Paint.FULL] * count))
             with rewrite_range(self.name):
                 found = paint_for_device(whole, merged, half, chosen=self.chosen, site=site)
-                return lower(whole, found)
+                return self._announced(lower(whole, found), found)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
             site = CallSite(arguments=argument_names(traced, merged), weights=count)
@@ -144,14 +145,29 @@ class FunctionSettings:
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
                 run = lower(traced.jaxpr, painted)
-                if painted.painting.changed and not leaves_backward(painted):
-                    with_both = functools.partial(rewritten, traced, painted)
-                    run = with_backward(traced.jaxpr, run, with_both)
+                if painted.painting.changed and not leaves_backward(
+                    painted.resolved, painted.forms
+                ):
+                    both = functools.partial(rewritten, painted.given)
+                    run = backward.with_backward(traced.jaxpr, run, both)
             return painted.given, self._announced(run, painted) if half else run
+
+        def passes(
+            flat: Callable[..., list[Any]], leaves: Sequence[Any], moved: tuple[bool, ...]
+        ) -> Passes | None:
+            types = [jax.typeof(leaf) for leaf in leaves]
+            both = functools.partial(rewritten, [Paint.FULL] * len(leaves))
+            return backward.passes_of(flat, types, leaves, moved, both, MARKER)
 
         if weights is not None:
             return WeightsRunner(fn, weights, paint, half.name if half else None)
-        return Runner(fn, lambda traced: paint(traced, 0)[1])
+
+        def rewrite(traced: Traced) -> Callable[..., list[Any]]:
+            return paint(traced, 0)[1]
+
+        if half is None or leaves_backward(*resolved_for_device(merged, half, chosen=self.chosen)):
+            return Runner(fn, rewrite)
+        return DerivedRunner(fn, rewrite, passes)
 
     def _announced(
         self, run: Callable[..., list[Any]], painted: PaintedProgram
@@ -194,23 +210,23 @@ class FunctionSettings:
         return self._whole(args, kwargs)
 
 
-def leaves_backward(painted: PaintedProgram) -> str:
+def leaves_backward(resolved: Resolved, forms: DeviceForms) -> str:
     """Returns why the backward pass of a function is not painted together with its forward pass.
 
     The ranges in a policy describe values of the function, not values of its derivative.
 
     Args:
-        painted: the function.
+        resolved: the policy.
+        forms: how half is used on the device.
 
     Returns:
         The reason; empty if both passes are painted together.
     """
-    resolved = painted.resolved
     if not resolved.by_rules:
         return "TensorFlow's painter paints one pass"
     if BACKWARD in resolved.rules_off:
         return f"rule {BACKWARD} is removed"
-    if painted.forms.profitability.only_allow:
+    if forms.profitability.only_allow:
         return "only dots gain on this device"
     if resolved.knows_values:
         return "what is known is of the forward pass"

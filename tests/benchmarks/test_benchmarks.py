@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import (
     _common,
+    _layers,
     _painter_rows,
     _readme,
     _stages,
@@ -120,6 +121,13 @@ def test_rewrite_cost_grows():
     rows = [rewrite_cost.growth_row(count, 1) for count in (200, 500)]
     assert [row["equations"] for row in rows] == pytest.approx([200, 500], abs=60)
     assert "growth exponent" in rewrite_cost.growth_text(rows)
+
+
+def test_first_lowering_by_layers():
+    bars, text, data = _layers.measure_layers({1: 1})
+    assert len(bars) == 4
+    assert set(data["1"]) == set(_layers.FORMS)
+    assert all(name in text for name in _layers.FORMS)
 
 
 def test_exponent_of_a_line_is_one():

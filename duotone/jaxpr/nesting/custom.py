@@ -22,6 +22,7 @@ from duotone import _jax
 from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
+from duotone.jaxpr.running.jaxprs import function_name
 from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
 from duotone.policy.regions import marker_of, without_regions
 
@@ -121,7 +122,7 @@ class _Pullback:
 
 def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[..., Any]:
     """Returns ``function`` with a tuple of results, under the name of the equation's function."""
-    name = _jax.function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
+    name = function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
     return _jax.named(lambda *xs: tuple(function(*xs)), name)
 
 

@@ -87,6 +87,30 @@ def trace(
         ArgumentTypeError: an argument is a Flax NNX object.
     """
     name = name or describe_callable(function)
+    flat, found = flattened(function, signature, name)
+    try:
+        jaxpr = jax.make_jaxpr(flat)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        if not is_leak(error):
+            raise
+        raise LeakedTracerError(leak_inside(name)) from error
+    return Traced(jaxpr, found[-1], function, signature)
+
+
+def flattened(
+    function: Callable[..., Any], signature: Signature, name: str
+) -> tuple[Callable[..., list[Any]], list[Results]]:
+    """Returns ``function`` as a function of arrays.
+
+    Args:
+        function: the user's function.
+        signature: the signature of the call.
+        name: the name of the function in messages.
+
+    Returns:
+        A function of arrays to arrays; and a list to which each of its calls appends the rest of
+        the results.
+    """
     found: list[Results] = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -99,10 +123,4 @@ def trace(
         return out
 
     vars(flat)["__wrapped__"] = function  # JAX's own errors then name the user's function and line
-    try:
-        jaxpr = jax.make_jaxpr(flat)(*arrays)
-    except jax.errors.UnexpectedTracerError as error:
-        if not is_leak(error):
-            raise
-        raise LeakedTracerError(leak_inside(name)) from error
-    return Traced(jaxpr, found[-1], function, signature)
+    return flat, found

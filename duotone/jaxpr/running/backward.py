@@ -9,25 +9,25 @@ program its own derivative::
       ─ cut ─► forward: the equations that the results need
                backward: all other equations; they read residuals that forward made
 
-The derivative is a :class:`jax.custom_jvp` rule whose tangents come from one linear equation. The
-transpose of that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint`` and
-``hessian`` accept the function like any other. Forward mode transposes the backward pass once more.
+The derivative is a :class:`jax.custom_jvp` rule whose tangents come from one linear equation
+(:mod:`duotone.jaxpr.running.passes`). So ``jvp``, ``vmap``, ``checkpoint`` and ``hessian`` accept
+the function like any other.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from duotone import _jax
+from duotone.errors import DuotoneError, RewriteError
+from duotone.jaxpr.running.jaxprs import call_of, function_name, program_of
+from duotone.jaxpr.running.passes import LINEAR, Passes, is_float, no_tangent
 
 logger = logging.getLogger("duotone")
 
@@ -51,32 +51,58 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
         :func:`leaves_backward` gives a reason.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    if leaves_backward(jaxpr) or not any(map(_is_float, opened.in_avals)):
+    if leaves_backward(jaxpr) or not any(map(is_float, opened.in_avals)):
         return run
-    passes: dict[tuple[bool, ...], Passes | None] = {}
+    function = _jax.jaxpr_as_fun(jaxpr)
+    found: dict[tuple[bool, ...], Passes | None] = {}
 
-    @jax.custom_jvp
-    def program(*leaves: Any) -> list[Any]:
-        return list(run(*leaves))
+    def forward(leaves: Sequence[Any], moved: tuple[bool, ...]) -> Forward | None:
+        if moved not in found:
+            found[moved] = passes_of(function, opened.in_avals, leaves, moved, rewrite)
+        passes = found[moved]
+        if passes is None:
+            return None
+        results, made = passes.forward(*leaves)
+        return results, passes.residuals(leaves, results, made), passes
 
-    def rule(leaves: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    return with_rule(lambda *leaves: list(run(*leaves)), forward)
+
+
+Forward = tuple[Any, list[Any], Passes]
+"""The results of the forward pass, its residuals, and the passes."""
+
+
+def with_rule(
+    program: Callable[..., Any],
+    forward: Callable[[Sequence[Any], tuple[bool, ...]], Forward | None],
+) -> Callable[..., Any]:
+    """Returns a program that JAX differentiates by two passes of its own.
+
+    Args:
+        program: the program as it is called if JAX does not differentiate it; its results are a
+            pytree.
+        forward: takes the arguments, and for each whether the program is differentiated with
+            respect to it. It runs the forward pass, and returns the same pytree. ``None`` leaves
+            the derivative of ``program`` to JAX.
+    """
+    derived = jax.custom_jvp(program)
+
+    def rule(leaves: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         moved = tuple(not isinstance(tangent, SymbolicZero) for tangent in tangents)
-        if moved not in passes:
-            passes[moved] = _passes(jaxpr, leaves, moved, rewrite)
-        found = passes[moved]
+        found = forward(leaves, moved)
         if found is None:
-            tangents = tuple(map(_dense, tangents))
-            return jax.jvp(lambda *leaves: list(run(*leaves)), leaves, tangents)
-        results, residuals = found.forward(*leaves)
+            return jax.jvp(program, leaves, tuple(map(_dense, tangents)))
+        results, residuals, passes = found
         given = [tangent for tangent, nonzero in zip(tangents, moved, strict=True) if nonzero]
-        made = iter(_LINEAR.bind(*residuals, *given, passes=found))
-        return results, [
-            next(made) if nonzero else SymbolicZero(_tangent_type(result))
-            for result, nonzero in zip(results, found.reached, strict=True)
-        ]
+        made = iter(LINEAR.bind(*residuals, *given, passes=passes))
+        arrays, tree = jax.tree.flatten(results)
+        return results, tree.unflatten(
+            next(made) if nonzero else SymbolicZero(_tangent_type(array))
+            for array, nonzero in zip(arrays, passes.reached, strict=True)
+        )
 
-    program.defjvp(rule, symbolic_zeros=True)
-    return program
+    derived.defjvp(rule, symbolic_zeros=True)
+    return derived
 
 
 def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
@@ -100,98 +126,124 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Passes:
-    """The two passes of a differentiated program.
-
-    Attributes:
-        forward: arguments to results and residuals.
-        backward: residuals and cotangents (of the ``reached`` results) to the gradients with
-            respect to the differentiated arguments.
-        reached: for each result, whether it depends on a differentiated argument.
-        count: the number of residuals.
-        types: the types of the tangents of the ``reached`` results.
-    """
-
-    forward: Callable[..., tuple[list[Any], list[Any]]]
-    backward: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
-    reached: tuple[bool, ...]
-    count: int
-    types: tuple[Any, ...]
-
-    def tangents(self, residuals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        """Returns the tangents of the results: the backward pass, transposed."""
-
-        def backward(*cotangents: Any) -> list[Any]:
-            return self.backward(residuals, cotangents)
-
-        return list(jax.linear_transpose(backward, *self.types)(list(given)))
-
-
-def _passes(
-    jaxpr: _jax.ClosedJaxpr,
+def passes_of(
+    function: Run,
+    types: Sequence[Any],
     leaves: Sequence[Any],
     moved: tuple[bool, ...],
     rewrite: Rewrite,
+    name: str = "backward",
 ) -> Passes | None:
-    """Returns the passes of a program; ``None`` if its backward pass cannot be rewritten."""
-    types = list(_jax.open_jaxpr(jaxpr).in_avals)
+    """Returns the passes of a program; ``None`` if its backward pass cannot be rewritten.
+
+    Args:
+        function: the program before it was rewritten.
+        types: the types of its arguments.
+        leaves: the arguments of the rewritten program.
+        moved: for each argument, whether the program is differentiated with respect to it.
+        rewrite: rewrites the differentiated program.
+        name: the name of the ``jit`` equation that is the backward pass.
+
+    Raises:
+        DuotoneError: the policy does not fit the program.
+    """
     pairs = zip(leaves, types, moved, strict=True)
     if any(nonzero and jax.typeof(leaf).dtype != aval.dtype for leaf, aval, nonzero in pairs):
         return None  # weights that were cast before the call
     try:
-        whole = _differentiated(jaxpr, types, moved)
+        found = _differentiated(function, types, moved)
     except Exception:
         return None  # JAX raises the same error when it differentiates the rewritten program
-    outs = _jax.open_jaxpr(jaxpr).outvars
+    if found is None:
+        return None
+    whole, outs = found
     before = len(types)
-    floats = [_is_float(out.aval) for out in outs]
+    floats = [is_float(out.aval) for out in outs]
     used = _needed(_jax.open_jaxpr(whole), _jax.open_jaxpr(whole).outvars[len(outs) :])
     cotangents = _jax.open_jaxpr(whole).invars[before:]
     is_used = iter(var in used for var in cotangents)
-    reached = tuple(is_float and next(is_used) for is_float in floats)
+    reached = tuple(floating and next(is_used) for floating in floats)
     given = [jax.typeof(leaf) for leaf in leaves] + [var.aval for var in cotangents]
     try:
         rewritten = jax.make_jaxpr(rewrite(whole, len(cotangents)))(*given)
     except Exception as error:
+        if isinstance(error, DuotoneError) and not isinstance(error, RewriteError):
+            raise
         logger.warning(
             "%s: JAX derives its backward pass from its forward pass, since the two could not be "
             "rewritten together (%s: %s); this is a bug in duotone, please report the program",
-            _jax.function_name(jaxpr) or "a function",
+            function_name(whole) or "a function",
             type(error).__name__,
             error,
         )
         return None
-    return _cut(rewritten, len(types), floats, reached)
+    return _cut(rewritten, len(types), floats, reached, name)
 
 
 def _differentiated(
-    jaxpr: _jax.ClosedJaxpr, types: Sequence[Any], moved: Sequence[bool]
-) -> _jax.ClosedJaxpr:
-    """Maps arguments and cotangents of all floating-point results to results and gradients."""
-    outs = [out.aval for out in _jax.open_jaxpr(jaxpr).outvars]
+    function: Run, types: Sequence[Any], moved: Sequence[bool]
+) -> tuple[_jax.ClosedJaxpr, list[_jax.Atom]] | None:
+    """Differentiates a program.
 
-    def whole(*operands: Any) -> list[Any]:
-        leaves, given = operands[: len(types)], iter(operands[len(types) :])
+    Returns:
+        A program from arguments and cotangents of all floating-point results to results and
+        gradients; and the atoms of its results. ``None`` if :func:`leaves_backward` gives a reason.
+    """
 
+    def forward(*leaves: Any) -> Any:
         def of_moved(*floats: Any) -> list[Any]:
             rest = iter(floats)
             pairs = zip(leaves, moved, strict=True)
-            return _jax.jaxpr_as_fun(jaxpr)(
-                *[next(rest) if is_moved else leaf for leaf, is_moved in pairs]
-            )
+            return function(*[next(rest) if is_moved else leaf for leaf, is_moved in pairs])
 
         pairs = zip(leaves, moved, strict=True)
-        results, pull = jax.vjp(of_moved, *[leaf for leaf, is_moved in pairs if is_moved])
-        gradients = pull([next(given) if _is_float(out) else _no_tangent(out) for out in outs])
-        return [*results, *gradients]
+        return jax.vjp(of_moved, *[leaf for leaf, is_moved in pairs if is_moved])
 
-    cotangents = [aval.update(weak_type=False) for aval in outs if _is_float(aval)]
-    return jax.make_jaxpr(whole)(*types, *cotangents)
+    vars(forward)["__wrapped__"] = function  # JAX's errors then name the user's function
+    first, (results, pull) = jax.make_jaxpr(forward, return_shape=True)(*types)
+    if leaves_backward(first):
+        return None
+    atoms, tree = _jax.open_jaxpr(first).outvars, jax.tree.structure(pull)
+    outs, residuals = atoms[: len(results)], atoms[len(results) :]
+
+    def backward(kept: Sequence[Any], given: Sequence[Any]) -> Any:
+        rest = iter(given)
+        return tree.unflatten(kept)(
+            [next(rest) if is_float(out.aval) else no_tangent(out.aval) for out in outs]
+        )
+
+    cotangents = [out.aval.update(weak_type=False) for out in outs if is_float(out.aval)]
+    second = jax.make_jaxpr(backward)([atom.aval for atom in residuals], cotangents)
+    return _joined(first, outs, second, residuals), outs
+
+
+def _joined(
+    first: _jax.ClosedJaxpr,
+    outs: Sequence[_jax.Atom],
+    second: _jax.ClosedJaxpr,
+    residuals: Sequence[_jax.Atom],
+) -> _jax.ClosedJaxpr:
+    """Joins two programs; the residuals of the first are the first arguments of the second."""
+    before, after = _jax.open_jaxpr(first), _jax.open_jaxpr(second)
+    count = len(residuals)
+    source = dict(zip(after.invars[:count], residuals, strict=True))
+
+    def sources(atoms: Sequence[_jax.Atom]) -> list[_jax.Atom]:
+        return [atom if _jax.is_literal(atom) else source.get(atom, atom) for atom in atoms]
+
+    eqns = [*before.eqns, *[eqn.replace(invars=sources(eqn.invars)) for eqn in after.eqns]]
+    constants = dict(zip(before.constvars, _jax.consts_of(first), strict=True))
+    constants.update(zip(after.constvars, _jax.consts_of(second), strict=True))
+    invars, outvars = [*before.invars, *after.invars[count:]], [*outs, *sources(after.outvars)]
+    return program_of(first, invars, outvars, eqns, constants)
 
 
 def _cut(
-    whole: _jax.ClosedJaxpr, count: int, floats: Sequence[bool], reached: tuple[bool, ...]
+    whole: _jax.ClosedJaxpr,
+    count: int,
+    floats: Sequence[bool],
+    reached: tuple[bool, ...],
+    name: str,
 ) -> Passes | None:
     """Cuts a rewritten program in two: forward has only the equations that its results need.
 
@@ -201,7 +253,6 @@ def _cut(
     opened = _jax.open_jaxpr(whole)
     leaves, cotangents = opened.invars[:count], opened.invars[count:]
     results, gradients = opened.outvars[: len(floats)], opened.outvars[len(floats) :]
-    consts = dict(zip(opened.constvars, _jax.consts_of(whole), strict=True))
     in_forward = _needed(opened, results)
     if opened.effects or not in_forward.isdisjoint(cotangents):
         return None
@@ -214,32 +265,35 @@ def _cut(
         if id(eqn) not in taken and any(out in in_backward for out in eqn.outvars)
     ]
     read = [atom for eqn in second for atom in eqn.invars] + list(gradients)
-    made = {*leaves, *(out for eqn in first for out in eqn.outvars)}
-    residuals = list(dict.fromkeys(v for v in read if not _jax.is_literal(v) and v in made))
-    float_results = [position for position, is_float in enumerate(floats) if is_float]
+    read = dict.fromkeys(atom for atom in read if not _jax.is_literal(atom))
+    known = {var: i for i, var in enumerate([*leaves, *results]) if not _jax.is_literal(var)}
+    computed = {out for eqn in first for out in eqn.outvars}
+    made = [var for var in read if var in computed and var not in known]
+    known.update((var, len(leaves) + len(results) + i) for i, var in enumerate(made))
+    residuals = [var for var in read if var in known]
+    float_results = [position for position, floating in enumerate(floats) if floating]
     positions = [i for i, position in enumerate(float_results) if reached[position]]
 
+    run = call_of(_part(whole, leaves, [*results, *made], first), "forward")
+    transpose = call_of(_part(whole, [*residuals, *cotangents], gradients, second), name)
+
     def forward(*arrays: Any) -> tuple[list[Any], list[Any]]:
-        env = {**consts, **dict(zip(leaves, arrays, strict=True))}
-        _evaluate(first, env)
-        return _read(env, results), _read(env, residuals)
+        out = run(*arrays)
+        return out[: len(results)], out[len(results) :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        env = {**consts, **dict(zip(residuals, kept, strict=True))}
-        env.update(zip(cotangents, cotangents_of(given), strict=True))
-        _evaluate(second, env)
-        return _read(env, gradients)
+        return transpose(*kept, *cotangents_of(given))
 
     def cotangents_of(given: Sequence[Any]) -> list[Any]:
         """Returns the cotangents of all floating-point results; zeros where not ``reached``."""
-        zeros = [_no_tangent(var.aval) for var in cotangents]
+        zeros = [no_tangent(var.aval) for var in cotangents]
         for position, cotangent in zip(positions, given, strict=True):
             zeros[position] = cotangent
         return zeros
 
     types = tuple(var.aval for var, is_reached in zip(results, reached, strict=True) if is_reached)
     types = tuple(aval.update(weak_type=False) for aval in types)
-    return Passes(forward, backward, reached, len(residuals), types)
+    return Passes(forward, tuple(known[var] for var in residuals), backward, reached, types)
 
 
 def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = ()) -> set[Any]:
@@ -258,19 +312,16 @@ def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = 
     return found
 
 
-def _evaluate(eqns: Iterable[_jax.Eqn], env: dict[Any, Any]) -> None:
-    """Binds equations again; reads their operands from ``env`` and writes their results to it."""
-    for eqn in eqns:
-        env.update(zip(eqn.outvars, _jax.bind_again(eqn, _read(env, eqn.invars)), strict=True))
-
-
-def _read(env: dict[Any, Any], atoms: Iterable[Any]) -> list[Any]:
-    return [atom.val if _jax.is_literal(atom) else env[atom] for atom in atoms]
-
-
-def _is_float(aval: Any) -> bool:
-    dtype = getattr(aval, "dtype", None)
-    return dtype is not None and jax.numpy.issubdtype(dtype, np.inexact)
+def _part(
+    whole: _jax.ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]
+) -> _jax.ClosedJaxpr:
+    """Returns a part of a program."""
+    read = {atom for eqn in eqns for atom in eqn.invars if not _jax.is_literal(atom)}
+    read.update(atom for atom in outvars if not _jax.is_literal(atom))
+    read.difference_update(invars)
+    consts = zip(_jax.open_jaxpr(whole).constvars, _jax.consts_of(whole), strict=True)
+    used = {var: array for var, array in consts if var in read}
+    return program_of(whole, invars, outvars, eqns, used)
 
 
 def _tangent_type(array: Any) -> Any:
@@ -278,77 +329,5 @@ def _tangent_type(array: Any) -> Any:
     return aval.to_tangent_aval()
 
 
-def _no_tangent(aval: Any) -> Any:
-    """Returns a tangent of zeros."""
-    if _is_float(aval):
-        return jax.numpy.zeros(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, jax.dtypes.float0)
-
-
 def _dense(tangent: Any) -> Any:
-    return _no_tangent(tangent.aval) if isinstance(tangent, SymbolicZero) else tangent
-
-
-def _abstract(*operands: Any, passes: Passes) -> list[Any]:
-    return list(passes.types)
-
-
-def _calculate(*operands: Any, passes: Passes) -> list[Any]:
-    return passes.tangents(operands[: passes.count], operands[passes.count :])
-
-
-def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> Any:
-    """Returns the derivative of the tangents, which depend on residuals."""
-    pairs = zip(operands, tangents, strict=True)
-    dense = [_no_tangent(jax.typeof(x)) if type(t) is _jax.ad.Zero else t for x, t in pairs]
-    calculate = functools.partial(_calculate, passes=passes)
-    return jax.jvp(calculate, tuple(operands), tuple(dense))
-
-
-def _transpose(cotangents: Sequence[Any], *operands: Any, passes: Passes) -> list[Any]:
-    """Returns the backward pass."""
-    pairs = zip(cotangents, passes.types, strict=True)
-    given = [_no_tangent(aval) if type(ct) is _jax.ad.Zero else ct for ct, aval in pairs]
-    return [None] * passes.count + passes.backward(operands[: passes.count], given)
-
-
-def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
-    """Batches the passes; an operand that is not mapped gets the sum of its gradients."""
-    mapped = tuple(None if type(dim) is not int else dim for dim in dims)
-    size = next(x.shape[p] for x, p in zip(operands, mapped, strict=True) if p is not None)
-    made = _LINEAR.bind(*operands, passes=_mapped(passes, mapped, size))
-    return made, [0] * len(made)
-
-
-def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
-    """Returns the passes of a program that is mapped over dimensions of its operands."""
-    residuals, linear = dims[: passes.count], dims[passes.count :]
-
-    def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        each = jax.vmap(passes.backward, (list(residuals), 0), 0, axis_size=size)
-        made = each(list(kept), list(given))
-        return [
-            x.sum(0) if dim is None else jax.numpy.moveaxis(x, 0, dim)
-            for x, dim in zip(made, linear, strict=True)
-        ]
-
-    types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)
-    return dataclasses.replace(passes, backward=backward, types=types)
-
-
-def _primitive() -> Any:
-    """Makes the linear primitive from arguments, residuals and tangents to tangents."""
-    primitive = _jax.Primitive("duotone_tangents")
-    primitive.multiple_results = True
-    primitive.def_impl(
-        lambda *operands, passes: jax.jit(functools.partial(_calculate, passes=passes))(*operands)
-    )
-    primitive.def_abstract_eval(_abstract)
-    _jax.ad.primitive_jvps[primitive] = _jvp
-    _jax.ad.primitive_transposes[primitive] = _transpose
-    _jax.batching.primitive_batchers[primitive] = _batch
-    _jax.mlir.register_lowering(primitive, _jax.mlir.lower_fun(_calculate, multiple_results=True))
-    return primitive
-
-
-_LINEAR = _primitive()
+    return no_tangent(tangent.aval) if isinstance(tangent, SymbolicZero) else tangent

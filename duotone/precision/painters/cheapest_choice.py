@@ -92,4 +92,4 @@ def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
             may = graph.nodes[reader].half_inputs[slot]
             readers.add(reader if may else -1 - Paint.FULL)
         if readers:
-            yield value, graph.fixed_storage(value), readers
+            yield value, graph.fixed_storage[value.index], readers

@@ -57,6 +57,8 @@ class Canvas:
         self.graph = graph
         self.classes = classes
         self.consumers = graph.consumers
+        self._fixed = graph.fixed_storage
+        self._kinds = [found.kind for found in classes.nodes]
         self.compute = [Paint.FULL] * len(graph.nodes)
         self.store: list[Paint | None] = [None] * len(graph.nodes)
         self.rules: list[Rule | None] = [None] * len(graph.nodes)
@@ -94,16 +96,16 @@ class Canvas:
 
     def stored(self, value: int) -> Paint:
         """Returns how a value is stored in the painting so far."""
-        found = self.graph.values[value]
-        fixed = self.graph.fixed_storage(found)
+        fixed = self._fixed[value]
         if fixed is not None:
             return fixed
-        store = self.store[found.producer]
-        return self.compute[found.producer] if store is None else store
+        producer = self.graph.values[value].producer
+        store = self.store[producer]
+        return self.compute[producer] if store is None else store
 
     def kind(self, node: int) -> Kind:
         """Returns the list of a node."""
-        return self.classes.nodes[node].kind
+        return self._kinds[node]
 
     def entry(self, node: int) -> Entry:
         """Returns the list entry of a node."""

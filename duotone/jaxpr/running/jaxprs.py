@@ -1,0 +1,64 @@
+"""Programs: made of equations that were traced already, called, named, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+
+
+def program_of(
+    like: _jax.ClosedJaxpr,
+    invars: Sequence[Any],
+    outvars: Sequence[_jax.Atom],
+    eqns: Sequence[_jax.Eqn],
+    constants: Mapping[Any, Any],
+) -> _jax.ClosedJaxpr:
+    """Returns a program of equations that were traced already; it states no effects.
+
+    Args:
+        like: a program that names the function.
+        invars: the variables of the arguments.
+        outvars: the atoms of the results.
+        eqns: the equations, in order.
+        constants: the array of each constant, by its variable.
+    """
+    info = _jax.open_jaxpr(like).debug_info.with_unknown_names()
+    opened = _jax.open_program(list(constants), invars, outvars, eqns, debug_info=info)
+    return _jax.closed_program(opened, list(constants.values()))
+
+
+def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
+    """Returns a function that calls a program without effects by a ``jit`` equation.
+
+    ``jax.jit`` would bind each equation of the program once more.
+
+    Args:
+        jaxpr: the program.
+        name: the name of the equation.
+    """
+    (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns
+    count = {"in": len(_jax.open_jaxpr(jaxpr).invars), "out": len(_jax.open_jaxpr(jaxpr).outvars)}
+    count["donated"] = count["in"]
+    of_each = {
+        key: value * count[key.partition("_")[0]]
+        for key, value in eqn.params.items()
+        if isinstance(value, tuple) and len(value) == 1
+    }
+    params = {**eqn.params, **of_each, "jaxpr": jaxpr, "name": name}
+    return lambda *operands: eqn.primitive.bind(*operands, **params)
+
+
+def function_name(jaxpr: _jax.ClosedJaxpr) -> str:
+    """Returns the name of the function that a jaxpr was traced from; empty if unknown."""
+    info = getattr(_jax.open_jaxpr(jaxpr), "debug_info", None)
+    name = getattr(info, "func_name", "") or ""
+    return name if name.isidentifier() else ""
+
+
+def same_type(a: Any, b: Any) -> bool:
+    """Returns True if two avals agree in shape, dtype and weak type."""
+    return all(getattr(a, n, None) == getattr(b, n, None) for n in ("shape", "dtype", "weak_type"))
