@@ -39,7 +39,10 @@ def test_a_planted_fault_comes_first(name):
     if first.share is not None:
         assert 0 < first.share <= 1
         if first.kind != "sharding":  # its figures are those of one device
-            assert first.seconds == pytest.approx(first.share * found.seconds)
+            if found.seconds:
+                assert first.seconds == pytest.approx(first.share * found.seconds)
+            else:  # the sizes are such that only a compiler can tell the time of the step
+                assert found.notes[1].startswith("Compile for the time of the step")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,7 @@ def test_data_in_half_that_are_widened_at_once_are_free_as_advised():
     def step(w, x):
         return jax.grad(lambda w: jnp.square(x.astype(jnp.float32) @ w).mean())(w)
 
-    w, x = f32(256, 256), f32(2**18, 256)
+    w, x = f32(1024, 1024), f32(2**16, 1024)
     before = duotone.advise(step, w, x, target="h100")
     assert before.kinds == ("casts",)
     assert "x.astype(jnp.float32)" in before.findings[0].remedy
