@@ -15,11 +15,36 @@ import pytest
 import duotone
 from duotone.advising.checks.all_checks import CHECKS
 from duotone.devices import find_target
-from duotone.errors import ArgumentError, ArgumentTypeError, UnknownTargetError
+from duotone.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    UnknownTargetError,
+)
 from tests.advising.clean import CLEAN, f32, mlp, transformer
 from tests.advising.faults import FAULTS, frozen_weights, half_by_hand, whole_weights
 
 H100 = find_target("h100")
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch):
+    """As without the extra, so that times are those of the estimate."""
+    monkeypatch.setattr("duotone.advising.advise.compile_for", _missing)
+
+
+def _missing(*args, **kwargs):
+    raise MissingExtraError("compiling for a GPU", "jax[cuda13]", "cuda")
+
+
+def test_the_time_of_a_step_is_that_of_the_compiled_one_where_there_is_a_compiler(monkeypatch):
+    step = mlp()
+    assert not advised(step).compiled
+    seen = duotone.compile_for(*step, target="cpu")
+    monkeypatch.setattr("duotone.advising.advise.compile_for", lambda *args, **kwargs: seen)
+    found = advised(step)
+    assert found.compiled
+    assert (found.seconds, found.bytes) == (seen.seconds, seen.bytes)
 
 
 def advised(step, target="h100", **options):
