@@ -48,10 +48,12 @@ class AdviceRecord:
         target: the name of the target.
         device: its maker's name of the device.
         half: the half type of the step there; empty for none.
-        seconds: the roofline time of one call; 0 if the target's speed is not known.
-        bytes: the bytes that one call moves.
+        seconds: the roofline time of one call; 0 if the target's speed is not known, or if only a
+            compiler could tell.
+        bytes: the bytes that one call moves; 0 if only a compiler could tell.
         findings: the findings, most expensive first.
         notes: lines that explain the figures and their limits.
+        compiled: whether ``seconds`` and ``bytes`` are those of the compiled step.
     """
 
     function: str
@@ -62,6 +64,7 @@ class AdviceRecord:
     bytes: int
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    compiled: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:

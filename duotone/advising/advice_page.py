@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from duotone.advising.advice import AdviceRecord, Finding
-from duotone.advising.advice_view import cost_of
-from duotone.comparing.comparison_view import duration
+from duotone.advising.advice_view import cost_of, heading
 from duotone.explaining.page.tables import findings_section
-from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
 
 
 def advice_section(advice: AdviceRecord) -> dict[str, Any]:
     """Makes the section with the findings of a record."""
-    half = f" ({advice.half})" if advice.half else ""
-    cost = duration(advice.seconds) or amount(advice.bytes, "B")
-    lines = [f"{advice.function} on {advice.target}{half}: {cost} a step, estimated"]
+    lines = [heading(advice)]
     if not advice.findings:
         lines.append("Nothing to advise.")
     return findings_section(map(_of_advice, advice.findings), lines, advice.notes)

@@ -29,18 +29,27 @@ class AdviceView(Lines):
 
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record
-        cost = duration(r.seconds) or amount(r.bytes, "B")
-        where = f"{r.function} on {r.target}" + (f" ({r.half})" if r.half else "")
         if not r.findings:
-            yield f"{where}: nothing to advise"
+            yield f"{_where(r)}: nothing to advise"
             return
-        yield f"{where}: {cost} a step, estimated"
+        yield heading(r)
         for number, finding in enumerate(r.findings, 1):
             yield ""
             yield from _finding(number, finding, width)
         for note in r.notes:
             yield ""
             yield from textwrap.wrap(note, width)
+
+
+def heading(r: AdviceRecord) -> str:
+    """Returns the step, the target and the cost of the step, if it is known."""
+    cost = duration(r.seconds) or (amount(r.bytes, "B") if r.bytes else "")
+    made = "compiled" if r.compiled else "estimated"
+    return f"{_where(r)}: {cost} a step, {made}" if cost else f"{_where(r)}: compile for its time"
+
+
+def _where(r: AdviceRecord) -> str:
+    return f"{r.function} on {r.target}" + (f" ({r.half})" if r.half else "")
 
 
 def _finding(number: int, f: Finding, width: int) -> Iterator[str]:

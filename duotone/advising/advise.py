@@ -5,6 +5,7 @@
     take the step as it runs there: rewritten, or as written if it has half types of its own
     estimate its kernels             (duotone.cost.estimate)
     run the checks on them           (duotone.advising.checks)
+    compile it for its time          if the compiler of the device is installed
 """
 
 from __future__ import annotations
@@ -21,21 +22,31 @@ from duotone.advising.checks.all_checks import found_in
 from duotone.advising.checks.widths import is_half_by_hand
 from duotone.advising.step_model import StepArgument, StepModel
 from duotone.comparing.comparison import DUOTONE, FLOAT32, WRITTEN
-from duotone.comparing.variants import Forms
+from duotone.comparing.variants import Form, Forms
+from duotone.cost.doubts import doubt_about
 from duotone.devices.half_type import default_device
 from duotone.devices.specifications import TARGETS, Target, find_target
-from duotone.errors import ArgumentTypeError, shown
+from duotone.errors import ArgumentTypeError, CompilationError, MissingExtraError, shown
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.reading.signature import Signature, argument_names, flatten_call
 from duotone.policy.policy import Policy
 from duotone.text.lines import Viewed
 from duotone.transforms.autocast import settings_of
+from duotone.transforms.compile_for import compile_for
 
 USUAL = "h100"
 """The default target if the speed of the default device is not known."""
 ESTIMATE = (
     "Estimated from the traced program, nothing was compiled or run. The cost of a finding is the "
     "most that its remedy could save; findings may overlap."
+)
+COMPILED = (
+    "The time of the step is the roofline of the compiled program's kernels. The cost of a finding "
+    "is estimated, the most that its remedy could save; findings may overlap."
+)
+DOUBT = (
+    "Compile for the time of the step (python -m pip install 'duotone[{}]'): {} take much of it, "
+    "where an estimate may be far off."
 )
 
 
@@ -61,7 +72,9 @@ def advise(
 ) -> Advice:
     """Lists what makes a step slow on a device, with remedies, most expensive first.
 
-    The device need not be present, and nothing is compiled or run. A float32 step is analyzed as
+    The device need not be present, and nothing is run. If the compiler of the device is installed
+    (``duotone[cuda]``, ``duotone[tpu]``), the step is compiled for its time; otherwise the time is
+    estimated, or left out where an estimate may be far off. A float32 step is analyzed as
     :func:`duotone.autocast` rewrites it. A step that is already rewritten, or has half types of its
     own, is analyzed as written.
 
@@ -111,16 +124,33 @@ def advise(
         calls=calls_made,
         programs=programs,
     )
+    seconds, moved, how = _cost(forms[form], model)
     return Advice(
         function=forms.name,
         target=where.name,
         device=where.description,
         half=model.half,
-        seconds=model.seconds,
-        bytes=model.bytes,
+        seconds=seconds,
+        bytes=moved,
         findings=found_in(model),
-        notes=(ESTIMATE, _form_in_words(form, model)),
+        notes=(*how, _form_in_words(form, model)),
+        compiled=how == (COMPILED,),
     )
+
+
+def _cost(form: Form, model: StepModel) -> tuple[float, int, tuple[str, ...]]:
+    """Returns the seconds and bytes of a step, compiled if possible, and where they come from."""
+    target = model.target
+    try:
+        if target.bandwidth:
+            found = compile_for(form.function, *form.args, target=target, **form.kwargs)
+            return found.seconds, found.bytes, (COMPILED,)
+    except (MissingExtraError, CompilationError):
+        pass
+    doubt = doubt_about(model.kernels, target)
+    if doubt:
+        return 0.0, 0, (ESTIMATE, DOUBT.format(target.platform, doubt))
+    return model.seconds, model.bytes, (ESTIMATE,)
 
 
 def _target(asked: str | Target | None) -> Target:

@@ -18,6 +18,7 @@ from typing import Any
 
 from duotone.comparing.batches import batch_of
 from duotone.comparing.comparison import (
+    DOUBT,
     DUOTONE,
     ESTIMATE,
     EXACT,
@@ -31,6 +32,7 @@ from duotone.comparing.comparison import (
     SideBySide,
     make_row,
     with_speedups,
+    without_estimate,
 )
 from duotone.comparing.comparison_view import ComparisonView
 from duotone.comparing.variants import Forms, bytes_of
@@ -76,7 +78,8 @@ def compare(
     No device need be present, and nothing runs. If the compiler of a target is installed
     (``duotone[cuda]``, ``duotone[tpu]``), the figures are those of :func:`duotone.compile_for`.
     Otherwise they are an estimate between two bounds, from the FLOPs and bytes of the traced
-    program, and the result says so. If arrays are sharded over a mesh, the function is compiled
+    program, and the result says so. Of a program on which an estimate may be far off, there are
+    only the bounds. If arrays are sharded over a mesh, the function is compiled
     for that many devices of the target, and figures describe one of them.
 
     Args:
@@ -172,7 +175,8 @@ class ComparisonPlan:
             known = "" if target.bandwidth else NO_TIME
             whole = SHARDED if not exact and self.forms.is_sharded else ""
             largest = LARGEST[exact] if self._batch else ""
-            for note in (EXACT if exact else ESTIMATE, why, known, whole, largest):
+            doubts = list(_doubts(made))
+            for note in (EXACT if exact else ESTIMATE, *doubts, why, known, whole, largest):
                 if note:
                     notes.setdefault(note, []).append(target.name)
         lines = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
@@ -220,7 +224,8 @@ class ComparisonPlan:
             return dataclasses.replace(row, largest_batch=self._largest(target, form, row))
         found = self._bound(target, form)
         bounds = found.least_seconds, found.most_seconds
-        return make_row(found.estimate, target, form, half, bounds)
+        row = make_row(found.estimate, target, form, half, bounds)
+        return without_estimate(row, found.doubt)
 
     def _largest(self, target: Target, form: str, row: ComparisonRow) -> int | None:
         """Extrapolates the largest batch that fits from the memory of two sizes."""
@@ -252,6 +257,16 @@ class ComparisonPlan:
                 f"{self.name} has float16 or bfloat16 of its own, duotone aside; the row float32 "
                 "keeps it, since its float32 version is not known"
             )
+
+
+def _doubts(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yields a note on the forms without an estimate, for each reason."""
+    forms: dict[str, list[str]] = {}
+    for row in rows:
+        if row.doubt and not row.same_as:
+            forms.setdefault(row.doubt, []).append(row.form)
+    for doubt, names in forms.items():
+        yield DOUBT.format(" and ".join(names), doubt)
 
 
 def _found(targets: str | Target | Sequence[str | Target]) -> tuple[Target, ...]:

@@ -22,6 +22,8 @@ ESTIMATE = (
     "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
     "most, each operation a kernel of its own. Memory is that of arguments and results alone."
 )
+DOUBT = "compile for a figure of {}: {} take much of the time, where an estimate may be far off."
+"""The note on forms without an estimate, and why they have none."""
 EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
 SHARDED = (
     "it is sharded over several devices; only a compiler divides it, so the estimate is for one "
@@ -49,7 +51,9 @@ class ComparisonRow:
             and ``most_expensive`` are an estimate, and ``memory`` counts only arguments and
             results.
         half: the half type of ``"duotone"``; empty if none is fast and for other forms.
-        seconds: roofline time of one call; 0 if the device's speed is not known.
+        seconds: roofline time of one call; 0 if the device's speed is not known, or in doubt.
+        doubt: why an estimate may be far off, so that ``seconds``, ``bytes``, ``kernel_count`` and
+            ``most_expensive`` are 0 or empty; empty if they are given.
         least_seconds: lower bound of an estimate (dots and convolutions alone); ``None`` if exact.
         most_seconds: upper bound of an estimate (a separate kernel for each operation); ``None`` if
             exact.
@@ -94,6 +98,7 @@ class ComparisonRow:
     devices: int
     sent: Mapping[str, int]
     largest_batch: int | None = None
+    doubt: str = ""
 
     @property
     def bounded_by(self) -> str:
@@ -130,7 +135,7 @@ def make_row(
         form=form,
         same_as="",
         exact=exact,
-        half=half,
+        half=_half_of(cost) or half if half else "",
         seconds=cost.seconds,
         least_seconds=least,
         most_seconds=most,
@@ -149,11 +154,33 @@ def make_row(
     )
 
 
+def _half_of(cost: ProgramCost) -> str:
+    """Returns the half type of the dots that have most of the FLOPs; empty if none is half."""
+    flops: Counter[str] = Counter()
+    for types, count in cost.flops.items():
+        for name, half in (("bf16×", "bfloat16"), ("f16×", "float16")):
+            flops[half] += count * types.startswith(name)  # pyright: ignore[reportArgumentType]
+    return max(flops, key=flops.__getitem__) if flops.total() else ""
+
+
+def without_estimate(row: ComparisonRow, doubt: str) -> ComparisonRow:
+    """Returns a row without the figures that a doubt is about; bounds and memory stay.
+
+    Args:
+        row: an estimate.
+        doubt: why it may be far off; empty if nothing speaks against it.
+    """
+    if not doubt:
+        return row
+    none = {"seconds": 0.0, "bytes": 0, "kernel_count": 0, "most_expensive": (), "time_by": {}}
+    return dataclasses.replace(row, doubt=doubt, **none)
+
+
 def with_speedups(rows: list[ComparisonRow]) -> list[ComparisonRow]:
     """Adds to the rows of one target their speed-ups over float32."""
     full = next(row.seconds for row in rows if row.form == FLOAT32)
     return [
-        dataclasses.replace(row, speedup=full / row.seconds if row.seconds else None)
+        dataclasses.replace(row, speedup=full / row.seconds if full and row.seconds else None)
         for row in rows
     ]
 

@@ -63,11 +63,11 @@ def _form(row: ComparisonRow, columns: Sequence[str], most: float) -> list[Any]:
     by = row.bounded_by
     cells = {
         "": name,
-        "time": bar(row.seconds, most, duration(row.seconds)),
+        "time": bar(row.seconds, most, "?" if row.doubt else duration(row.seconds)),
         "least": duration(row.least_seconds or 0.0),
         "most": duration(row.most_seconds or 0.0),
         "speed-up": "" if row.speedup is None else f"{row.speedup:.2f}x",
-        "bytes": amount(row.bytes, "B"),
+        "bytes": "?" if row.doubt else amount(row.bytes, "B"),
         "memory": amount(row.memory, "B") + (" (does not fit)" if row.fits is False else ""),
         "FLOPs in half": f"{row.half_flops_share:.0%}" if row.flops else "",
         "bounded by": f"{by} {row.time_by[by]:.0%}" if by else "",

@@ -55,6 +55,8 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
         yield f"largest batch, about: {batches}"
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
+    if not mixed.most_expensive:
+        return
     yield f"most expensive kernels with duotone{half}"
     for kernel in mixed.most_expensive:
         yield _kernel(kernel, mixed, width)
@@ -69,10 +71,10 @@ def _row(row: ComparisonRow, width: int) -> str:
         width,
         row.form,
         duration(row.least_seconds or 0.0),
-        duration(row.seconds),
+        "?" if row.doubt else duration(row.seconds),
         duration(row.most_seconds or 0.0),
         "" if row.speedup is None else f"{row.speedup:.2f}x",
-        amount(row.bytes, "B"),
+        "?" if row.doubt else amount(row.bytes, "B"),
         amount(row.memory, "B") + ("!" if row.fits is False else ""),
         f"{row.half_flops_share:.0%}" if row.flops else "",
         by,

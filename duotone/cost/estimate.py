@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from duotone.cost.compiled_record import Kernel, ProgramCost
+from duotone.cost.doubts import doubt_about
 from duotone.cost.fused import Fusion, bits_of, cast_bytes, is_view, result_dtype
 from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.devices.specifications import Target
@@ -42,11 +43,13 @@ class Bound:
             results.
         least_seconds: the time of the dots alone; 0 if the device's figures are unknown.
         most_seconds: the time if each operation is a kernel; 0 if the device's figures are unknown.
+        doubt: why the estimate may be far off; empty if nothing speaks against it.
     """
 
     estimate: ProgramCost
     least_seconds: float
     most_seconds: float
+    doubt: str = ""
 
 
 def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
@@ -69,7 +72,8 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
             flops[types] += operation.flops  # pyright: ignore[reportArgumentType]
             dots[types] += operation.runs
             least += seconds * operation.runs
-    kernels = _grouped(kernels_of(record, target))
+    named = list(kernels_of(record, target))
+    kernels = _grouped(named)
     most = [
         (_kernel(o, 0 if is_view(o, half) else o.bytes // o.runs, target, half), o.runs)
         for o in record.operations
@@ -93,7 +97,8 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
         compile_seconds=0.0,
         kernels=kernels,
     )
-    return Bound(estimate, least, sum(kernel.seconds * runs for kernel, runs in most))
+    highest = sum(kernel.seconds * runs for kernel, runs in most)
+    return Bound(estimate, least, highest, doubt_about(named, target))
 
 
 def kernels_of(

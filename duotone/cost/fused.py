@@ -9,9 +9,13 @@ memory. These values are in memory::
         that an operation reads which fuses no producers (dots, …), in the precision it reads
         that cross the boundary of a loop, or leave the program
         whose recomputation in every reader would move more bytes than one stored copy
+        that are transcendental and that several fusible operations read, unless an optimization
+        recomputes them
 
 Each value in memory is made by one kernel, which reads the values in memory that it follows from. A
 cast is part of such a kernel too, unless a dot reads the cast of an argument or of a dot's result.
+Gathers run in their readers, and updates in the scatter that adds them. Kernels that read one value
+together merge (:mod:`duotone.cost.siblings`).
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 
-from duotone.ops.entries import names_with
-from duotone.ops.jax import TRAITS
+from duotone.cost.siblings import Planned, merged
+from duotone.ops.entries import Pointwise, names_with
+from duotone.ops.jax import ENTRIES, TRAITS
 from duotone.ops.traits import Trait
 from duotone.precision.record import CastRecord, OperationRecord, Record
 
@@ -41,6 +46,15 @@ _REDUCTIONS = frozenset(
     "reduce_precision".split()
 )
 """Operations that fuse the producers of their operands."""
+_GATHERS = names_with(TRAITS, Trait.INDEXES)
+"""Operations whose readers read the elements that they need from the operand in memory."""
+_EXPENSIVE = frozenset(
+    entry.op for entry in ENTRIES if entry.pointwise not in (Pointwise.NO, Pointwise.CHEAP)
+)
+"""Operations that compilers for GPUs do not compute twice."""
+_EINSUMS = names_with(TRAITS, Trait.EINSUM)
+_RECOMPUTED = frozenset({"recompute", "normalized_softmax"})
+"""Optimizations that compute a result in each reader, or in those of the backward pass."""
 _PICKED = frozenset({"gather", "slice", "dynamic_slice"})
 """Operations that read as much as they write."""
 _IN_PLACE = names_with(TRAITS, Trait.UPDATES)
@@ -92,7 +106,7 @@ def own_bytes(operation: OperationRecord, half: str) -> int:
     if name in _PICKED:
         return min(moved, 2 * made)
     if name in _IN_PLACE:
-        # Only what is changed is read and written; the operand is as large as the result.
+        # Elements are read and written where they change; the operand is as large as the result.
         return max(moved - 2 * made, 0) * 2
     return moved
 
@@ -113,20 +127,52 @@ class Fusion:
 
     def kernels(self) -> Iterator[tuple[OperationRecord, int]]:
         """Yields the operation that names each kernel, and the bytes that one run of it moves."""
+        for kernel in merged(self._planned()):
+            yield kernel.operation, kernel.moved
+
+    def _planned(self) -> Iterator[Planned]:
+        """Yields the kernels before siblings are merged, in program order."""
         for index, operation in self._operations.items():
-            name = operation.operation
-            if name in _FUSIBLE:
-                read = self._read(operation)
-                self._follows[index] = read
-                made = self._made(operation)
-                if self._in_memory(operation, sum(read.values()), made):
-                    self._kept.add(index)
-                    if not is_view(operation, self._half) or len(read) != 1:
-                        yield operation, sum(read.values()) + made
-            elif name in _REDUCTIONS:
-                yield operation, sum(self._read(operation).values()) + self._made(operation)
-            else:
-                yield operation, own_bytes(operation, self._half)
+            read, made = self._read(operation), self._made(operation)
+            if operation.operation in _REDUCTIONS:
+                size = self._size(operation)
+                yield Planned(operation, read, {index: made}, size, reduces=True)
+                continue
+            if not self._is_fusible(operation):
+                yield Planned(operation, read, {index: made}, other=self._other(operation, read))
+                continue
+            self._follows[index] = read
+            if self._in_memory(operation, sum(read.values()), made):
+                self._kept.add(index)
+                unread = not read and not self._readers.get(index)  # a number that nothing needs
+                if not unread and (not self._is_free(operation) or len(read) != 1):
+                    yield Planned(operation, read, {index: made}, elements(operation.shape))
+
+    def _is_fusible(self, operation: OperationRecord) -> bool:
+        """Returns True if readers can compute an operation: also one number placed by a select."""
+        one_hot = any(name == "one_hot" for name, _ in operation.optimizations)
+        return one_hot or operation.operation in _FUSIBLE | _GATHERS
+
+    def _is_free(self, operation: OperationRecord) -> bool:
+        """Returns True for another view of a value in memory: also for dots of any order."""
+        readers = self._readers.get(operation.index, ())
+        dots = bool(readers) and all(reader.operation in _EINSUMS for reader in readers)
+        return is_view(operation, self._half) or (operation.operation == "transpose" and dots)
+
+    def _other(self, operation: OperationRecord, read: Mapping[Hashable, int]) -> int:
+        """Returns the bytes that an operation moves which is not fused into its readers."""
+        changed = own_bytes(operation, self._half)
+        if operation.operation not in _IN_PLACE:
+            return changed
+        # The updates may be computed in the kernel; the operand is as large as the result.
+        return changed + max(sum(read.values()) - self._made(operation), 0)
+
+    def _size(self, reduction: OperationRecord) -> int:
+        """Returns the elements of the largest operand of a reduction."""
+        makers = [self._operations[i] for i in reduction.reads if i in self._operations]
+        wide = max(bits_of(dtype) for dtype in reduction.operands or ("float32",)) // 8
+        given = [size // wide for _, size in reduction.given]
+        return max([elements(maker.shape) for maker in makers] + given, default=0)
 
     def casts(self) -> Iterator[CastRecord]:
         """Yields the casts that are separate kernels."""
@@ -140,6 +186,15 @@ class Fusion:
     def _fuses(self, reader: OperationRecord) -> bool:
         """Returns True if an operation computes its operands in its own kernel."""
         return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
+
+    def _takes(self, reader: OperationRecord, operation: OperationRecord) -> bool:
+        """Returns True if a reader computes an operation in its kernel: also updates in place."""
+        if any(name == "one_hot" for name, _ in reader.optimizations):
+            return True
+        sizes = elements(operation.shape), elements(reader.shape)
+        updates = reader.operation in _IN_PLACE and sizes[0] != sizes[1]
+        picks = reader.operation in _GATHERS and sizes[0] > sizes[1]
+        return self._fuses(reader) or updates or picks
 
     def _made(self, operation: OperationRecord) -> int:
         """Returns the bytes of the stored result: half if all readers from memory read half."""
@@ -174,11 +229,16 @@ class Fusion:
     def _in_memory(self, operation: OperationRecord, read: int, made: int) -> bool:
         readers = self._readers.get(operation.index, [])
         if not readers or any(
-            not self._fuses(reader)
+            not self._takes(reader, operation)
             or reader.index <= operation.index
             or reader.runs != operation.runs
             for reader in readers
         ):
+            return True
+        if any(name in _RECOMPUTED for name, _ in operation.optimizations):
+            return False
+        pointwise = sum(reader.operation not in _REDUCTIONS for reader in readers)
+        if pointwise > 1 and operation.operation in _EXPENSIVE:
             return True
         recomputed = len(readers) * read
         return recomputed > read + made + len(readers) * made

@@ -62,7 +62,7 @@ _NOT_FOR_MODELS = (
     "convolution_math",
 )
 """Fields without a meaning for a model: an error in code, told where the environment sets them."""
-_NOT_READ = ("reduce_dtype", "log_path", "log_decisions")
+_NOT_READ = ("reduce_dtype", "segment_sums", "log_path", "log_decisions")
 """Fields that say nothing about the painting of a model."""
 _SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
 _SMALL_TENSOR = 4096
@@ -142,7 +142,12 @@ def make_settings(
 
 def _say_ignored(policy: Policy) -> None:
     """Logs in one line which settings of a policy and the environment have no meaning here."""
-    fields = [field for field in (*_NOT_FOR_MODELS, *_NOT_READ) if getattr(policy, field)]
+    unset = Policy()
+    fields = [
+        field
+        for field in (*_NOT_FOR_MODELS, *_NOT_READ)
+        if getattr(policy, field) != getattr(unset, field)
+    ]
     if fields:
         logger.warning(
             "ignored for an ONNX model, from the policy or the environment (DUOTONE_..., its "

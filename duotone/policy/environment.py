@@ -35,10 +35,12 @@ from duotone.precision.removable import REMOVABLE
 Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
 Math = Literal["tf32", "float16", "bfloat16", "exact"]
+SegmentSums = Literal["full", "half"]
 PAINTERS: tuple[Painter, ...] = get_args(Painter)
 LEVELS: tuple[Level, ...] = get_args(Level)
 MATHS: tuple[Math, ...] = get_args(Math)
 REDUCE_DTYPES = ("float32", "float16", "bfloat16")
+SEGMENT_SUMS: tuple[SegmentSums, ...] = get_args(SegmentSums)
 
 logger = logging.getLogger("duotone")
 
@@ -201,14 +203,8 @@ def _some_of(field: str) -> Variable:
             raise environment_error(name, value, problem, takes)
         return entries
 
-    return Variable(
-        field=field,
-        duotone=f"DUOTONE_{field.upper()}",
-        takes=takes,
-        effect=f"switches {kind} off (docs/{kind}.md)",
-        example=example,
-        parse=parse,
-    )
+    effect = f"switches {kind} off (docs/{kind}.md)"
+    return Variable(field, f"DUOTONE_{field.upper()}", takes, effect, example, parse)
 
 
 def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
@@ -225,10 +221,6 @@ def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str
     return parse
 
 
-_LEVEL_TAKES = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]} (empty: none)"
-_PAINTER_TAKES = f"{', '.join(PAINTERS[:-1])} or {PAINTERS[-1]}"
-_MATH_TAKES = f"{', '.join(MATHS[:-1])} or {MATHS[-1]} (empty: left to JAX)"
-_REDUCE_TAKES = f"{', '.join(REDUCE_DTYPES[:-1])} or {REDUCE_DTYPES[-1]} (empty: as painted)"
 _BOOLEAN_TAKES = "0, 1, true or false"
 
 
@@ -303,9 +295,17 @@ def _list_variable(which: str, edit: str, example: str) -> Variable:
     )
 
 
+def _word(
+    field: str, effect: str, choices: tuple[str, ...], example: str, problem: str, empty: str = ""
+) -> Variable:
+    """Returns the variable of a field that is one of some words, or None if it may be empty."""
+    takes = f"{', '.join(choices[:-1])} or {choices[-1]}" + (f" (empty: {empty})" if empty else "")
+    parse = _one_of(choices, problem, takes)
+    return Variable(field, f"DUOTONE_{field.upper()}", takes, effect, example, parse)
+
+
 def _math(field: str, effect: str) -> Variable:
-    name, parse = f"DUOTONE_{field.upper()}", _one_of(MATHS, "no such arithmetic", _MATH_TAKES)
-    return Variable(field, name, _MATH_TAKES, effect, "tf32", parse)
+    return _word(field, effect, MATHS, "tf32", "no such arithmetic", "left to JAX")
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -317,23 +317,17 @@ VARIABLES: tuple[Variable, ...] = (
     _list_variable("DENY", "REMOVE", "exp"),
     _list_variable("CLEAR", "ADD", "abs"),
     _list_variable("CLEAR", "REMOVE", "gather"),
-    Variable(
-        field="level",
-        original=f"{_TENSORFLOW_PREFIX}LEVEL",
-        duotone="DUOTONE_LEVEL",
-        takes=_LEVEL_TAKES,
-        effect="how far the rewrite goes",
-        example="TENSOR_CORES_ONLY",
-        parse=_one_of(LEVELS, "no such level", _LEVEL_TAKES),
+    _word("level", "how far the rewrite goes", LEVELS, LEVELS[0], "no such level", "none")._replace(
+        original=f"{_TENSORFLOW_PREFIX}LEVEL"
     ),
     Variable(
-        field="ignore_performance",
-        original=f"{_TENSORFLOW_PREFIX}IGNORE_PERFORMANCE",
-        duotone="DUOTONE_IGNORE_PERFORMANCE",
-        takes=_BOOLEAN_TAKES,
-        effect="rewrites also where half precision is not faster",
-        example="1",
-        parse=parse_boolean,
+        "ignore_performance",
+        "DUOTONE_IGNORE_PERFORMANCE",
+        _BOOLEAN_TAKES,
+        "rewrites also where half precision is not faster",
+        "1",
+        parse_boolean,
+        f"{_TENSORFLOW_PREFIX}IGNORE_PERFORMANCE",
     ),
     Variable(
         field="log_path",
@@ -353,25 +347,31 @@ VARIABLES: tuple[Variable, ...] = (
         example="auto_mixed_precision=2",
         parse=_parse_vmodule,
     ),
-    Variable(
-        field="painter",
-        duotone=PAINTER,
-        takes=_PAINTER_TAKES,
-        effect="the painter: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
-        example="tensorflow",
-        parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
+    _word(
+        "painter",
+        "the painter: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
+        PAINTERS,
+        "tensorflow",
+        "no such painter",
     ),
     _some_of("rules_remove"),
     _some_of("optimizations_remove"),
     _math("float32_math", "the algorithm of float32 dots and convolutions"),
     _math("convolution_math", "the same for convolutions alone"),
-    Variable(
-        field="reduce_dtype",
-        duotone="DUOTONE_REDUCE_DTYPE",
-        takes=_REDUCE_TAKES,
-        effect="the dtype in which devices add up gradients",
-        example="float32",
-        parse=_one_of(REDUCE_DTYPES, "no such dtype", _REDUCE_TAKES),
+    _word(
+        "reduce_dtype",
+        "the dtype in which devices add up gradients",
+        REDUCE_DTYPES,
+        "float32",
+        "no such dtype",
+        "as painted",
+    ),
+    _word(
+        "segment_sums",
+        "the precision of sums over segments, such as the messages of a graph network",
+        SEGMENT_SUMS,
+        "half",
+        "no such precision",
     ),
 )
 """Every variable, in the order in which they are read and documented."""

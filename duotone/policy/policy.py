@@ -3,9 +3,9 @@
 `autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
 when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
 of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads these
-options from the environment (what switches duotone on at all: ``duotone/policy/switches.py``). A
-new option is a field here, a check in ``__post_init__``, a phrase in ``describe`` and, if it can be
-set from outside, a row in ``duotone/policy/environment.py``.
+options from the environment (what switches duotone on at all: ``duotone/policy/switches.py``).
+A new option is a field here with a check, a phrase in ``describe`` and a row in
+``duotone/policy/environment.py`` if it can be set from outside.
 
 A contradiction or a bad value in code raises :class:`~duotone.errors.PolicyError` when the policy
 is made, a bad value in a variable :class:`~duotone.errors.EnvironmentVariableError` when the
@@ -28,10 +28,12 @@ from duotone.policy.environment import (
     MATHS,
     PAINTERS,
     POLICY_FILE,
+    SEGMENT_SUMS,
     VARIABLES,
     Level,
     Math,
     Painter,
+    SegmentSums,
     read_settings,
 )
 from duotone.policy.file import read_policy_file
@@ -75,10 +77,9 @@ class Policy:
         painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
             saved graphs and ONNX models, ``"mincut"``: the precisions that move the fewest bytes.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
-            deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
-            list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
-        ignore_performance: Rewrite also where half precision is not faster, as on most CPUs.
-            Tests of numerics want this.
+            deny and clear lists, ``"TREAT_INFER_AS_DENY"`` denies the infer list,
+            ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
+        ignore_performance: Rewrite also where half is not faster (most CPUs), for tests.
         allow_add: Operations to put on the allow list; like all list edits, any iterable of str.
         allow_remove: Operations to take off the allow list.
         infer_add: Operations to put on the infer list.
@@ -87,31 +88,30 @@ class Policy:
         deny_remove: Operations to take off the deny list.
         clear_add: Operations to put on the clear list.
         clear_remove: Operations to take off the clear list.
-        keep_full: Name-scope patterns whose operations stay full; shell wildcards over names
-            such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``. One that
-            matches nothing is logged once.
+        keep_full: Name-scope patterns whose operations stay full: shell wildcards over names, such
+            as ``"*/attention/*"``. One that matches nothing is logged once.
         keep_half: Name-scope patterns whose operations are painted half.
         rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
         optimizations_remove: Names of optimizations to switch off (``docs/optimizations.md``).
-        float32_math: The algorithm of float32 dots and convolutions on a GPU or TPU:
-            ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
-            ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
+        float32_math: The algorithm of float32 dots and convolutions on a GPU or TPU: ``"tf32"``,
+            ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or ``"exact"``.
+            Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
         reduce_dtype: In which devices add up gradients: float32, or half (``docs/scale.md``).
-        ranges: What arguments and results of operations can be: ``{name: (low, high)}``; names are
-            patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
+        segment_sums: ``"half"`` adds half values into positions (``jax.ops.segment_sum``) in half.
+        ranges: What arguments and results can be: ``{name: (low, high)}``; names are patterns
+            (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
             the painted program counts; a program that none is of is painted without (logged once).
-        log_path: A folder that exists. The graph before and after painting and the paint buckets
-            are written there. A relative path is taken from the current folder of this moment.
+        log_path: A folder for the graph before and after painting and the paint buckets; it exists,
+            and a relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
-        heal: Of optimizers: keep full what overflows in a few steps in a row, or in four times as
-            many with good steps between, from then on: True for three, or a number; 0 is off.
-            ``docs/heal.md``
+        heal: Of optimizers: after how many steps in a row (four times as many with good steps
+            between) an operation that overflows is kept full: True is three; 0 is off.
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
-        PolicyTypeError: A value of the wrong type, or a name that is not a field; also a TypeError.
+        PolicyTypeError: A value of the wrong type, or an unknown field; also a TypeError.
 
     Example:
         >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
@@ -142,6 +142,7 @@ class Policy:
     float32_math: Math | None = None
     convolution_math: Math | None = None
     reduce_dtype: str | None = None
+    segment_sums: SegmentSums = "full"
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
     log_path: Path | None = None
@@ -173,6 +174,7 @@ class Policy:
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
             reduce_dtype: Any = None,
+            segment_sums: SegmentSums = "full",
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
             log_path: str | os.PathLike[str] | None = None,
@@ -194,12 +196,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Checks every field and brings lists, patterns and the path to their one form."""
-        check_choice("painter", self.painter, PAINTERS)
-        if self.level is not None:
-            check_choice("level", self.level, LEVELS)
-        for field in ("float32_math", "convolution_math"):
-            if getattr(self, field) is not None:
-                check_choice(field, getattr(self, field), MATHS)
+        for field, choices in _CHOICES.items():
+            check_choice(field, getattr(self, field), choices, none=_DEFAULTS[field] is None)
         for field in ("ignore_performance", "log_decisions"):
             check_boolean(field, getattr(self, field))
         for field in LIST_FIELDS:
@@ -397,4 +395,6 @@ _DEFAULTS: dict[str, Any] = {
     for field in dataclasses.fields(Policy)
     if not field.name.startswith("_")
 }
+_CHOICES: dict[str, tuple[str, ...]] = {"painter": PAINTERS, "level": LEVELS}
+_CHOICES |= {"segment_sums": SEGMENT_SUMS, "float32_math": MATHS, "convolution_math": MATHS}
 _DUOTONE_NAME = {variable.field: variable.duotone for variable in VARIABLES}

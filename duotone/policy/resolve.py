@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from duotone.errors import PolicyError
 from duotone.graph.graph import FULL_DTYPE, HalfType
-from duotone.ops.entries import Entry, Kind
+from duotone.ops.entries import OWN, Entry, Kind
 from duotone.ops.traits import Trait
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import LISTS, Policy
@@ -88,9 +88,24 @@ def edited_lists(
     """
     added = {Kind(name): frozenset(rename(getattr(policy, f"{name}_add"))) for name in LISTS}
     removed = {Kind(name): frozenset(rename(getattr(policy, f"{name}_remove"))) for name in LISTS}
+    if policy.segment_sums == "half":
+        entries = tuple(map(_added_in_half, entries))
     if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
         removed[Kind.CLEAR] |= {entry.op for entry in entries if Trait.VARIES in entry.traits}
     return OpLists.for_half(entries, half.name).leveled(policy.level).edited(added, removed)
+
+
+_IN_HALF = "adds up segments in half, as the policy asks (segment_sums='half')"
+
+
+def _added_in_half(entry: Entry) -> Entry:
+    """Returns the row of an operation that adds into positions, which follows its operands.
+
+    It is not an edit of the user's, so safety rules may still deny the operation.
+    """
+    if entry.kind is not Kind.DENY or Trait.ADDS_INTO not in entry.traits:
+        return entry
+    return dataclasses.replace(entry, kind=Kind.INFER, reason=_IN_HALF, source=OWN)
 
 
 def _measurements(

@@ -48,6 +48,8 @@ def _phrases(fields: Mapping[str, Any], lists: Sequence[str]) -> list[str]:
             phrases.append(f"{field.replace('_', ' ')} {fields[field]}")
     if "reduce_dtype" in fields:
         phrases.append(f"adds up gradients over devices in {fields['reduce_dtype']}")
+    if "segment_sums" in fields:
+        phrases.append(f"adds up segments in {fields['segment_sums']}")
     if "ranges" in fields:
         shown = (f"{name} in [{low:g}, {high:g}]" for name, (low, high) in fields["ranges"])
         phrases.append(f"assumes {', '.join(shown)}")

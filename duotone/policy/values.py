@@ -57,16 +57,17 @@ def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
             raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
 
 
-def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises unless a field is one of the words that it takes."""
+def check_choice(field: str, value: object, choices: tuple[str, ...], *, none: bool) -> None:
+    """Raises unless a field is one of the words that it takes, or None where it takes that."""
+    if value is None and none:
+        return
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
     if isinstance(value, str) and value in choices:
         return
     close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
     hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
-    none = " or None" if field in ("level", "float32_math", "convolution_math") else ""
-    accepted = ", ".join(repr(choice) for choice in choices)
-    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}{none}.{hint}")
+    accepted = ", ".join(repr(choice) for choice in choices) + (" or None" if none else "")
+    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}.{hint}")
 
 
 def check_boolean(field: str, value: object) -> None:

@@ -17,6 +17,7 @@ from duotone.precision.record import (
     CastRecord,
     OperationRecord,
     Record,
+    flops_of,
     maker_of,
     makers,
     shape_of,
@@ -34,13 +35,24 @@ class Joined:
 
     Attributes:
         record: the record of one run.
-        entering: indices of its operations that read an argument.
-        leaving: indices of its operations that make a result.
+        entering: for each argument, the indices of the operations that read it.
+        leaving: for each result, the indices of the operations that make it.
+        arguments: by number of a value, the position of the argument that it is.
     """
 
     record: Record
-    entering: tuple[int, ...]
-    leaving: tuple[int, ...]
+    entering: tuple[tuple[int, ...], ...]
+    leaving: tuple[tuple[int, ...], ...]
+    arguments: Mapping[int, int]
+
+    def makers(self, position: int, call: Node) -> tuple[int, ...]:
+        """Returns the operations that make one result of a call of the program.
+
+        They are those of all results if the call has others, since duotone wrapped the program.
+        """
+        if len(self.leaving) == len(call.outputs):
+            return self.leaving[position]
+        return tuple(dict.fromkeys(index for some in self.leaving for index in some))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,11 +70,11 @@ class Inside:
     scope: str
 
 
-def _entering(graph: Graph) -> list[int]:
-    """Returns the operations that read an argument, also inside bodies that it enters."""
+def _entering(graph: Graph, argument: int) -> tuple[list[int], set[int]]:
+    """Returns the operations that read an argument, and the values that it is inside bodies."""
     found: set[int] = set()
-    seen: set[int] = set(graph.inputs)
-    waiting = list(graph.inputs)
+    seen = {argument}
+    waiting = [argument]
     while waiting:
         for reader, _ in graph.consumers[waiting.pop()]:
             node = graph.nodes[reader]
@@ -71,7 +83,7 @@ def _entering(graph: Graph) -> list[int]:
                 continue
             waiting.extend(value for value in node.outputs if value not in seen)
             seen.update(node.outputs)
-    return sorted(found)
+    return sorted(found), seen
 
 
 def read_record(
@@ -152,7 +164,7 @@ def _operation(
         shape=shape_of(graph, first.index) if first else (),
         dtype=FULL_DTYPE if first and first.dtype == half else first.dtype if first else "none",
         runs=runs,
-        flops=node.flops * runs,
+        flops=flops_of(node) * runs,
         bytes=sum(value.bytes(half=False) for value in (*ins, *outs)) * runs,
         bytes_full=sum(_full_bytes(value, half) for value in (*ins, *outs)) * runs,
         casts=sum(value.producer in casts for value in ins),
@@ -225,51 +237,92 @@ def join(record: Record, graph: Graph, insides: Mapping[int, Inside]) -> Joined:
     Returns:
         One record; if any program is inside, its operations get new numbers.
     """
-    begins: dict[int, tuple[int, ...]] = {}
-    ends: dict[int, tuple[int, ...]] = {}
-    numbers: dict[int, dict[int, tuple[int, ...]]] = {}
-    count = 0
-    for operation in record.operations:
-        inside = insides.get(operation.index)
-        if inside is None:
-            own = {operation.index: (count if insides else operation.index,)}
-            begins |= own
-            ends |= own
-        else:
-            inner = inside.program
-            own = {o.index: (count + k,) for k, o in enumerate(inner.record.operations)}
-            begins[operation.index] = _all(own, inner.entering)
-            ends[operation.index] = _all(own, inner.leaving)
-        numbers[operation.index] = own
-        count += len(own)
+    numbers = _Numbers(record, graph, insides)
     operations: list[OperationRecord] = []
-    casts = [_renumbered(cast, begins, ends) for cast in record.casts]
+    casts = [_renumbered(cast, numbers.begins, numbers.ends) for cast in record.casts]
     for operation in record.operations:
-        reads = _all(ends, operation.reads)
-        own = numbers[operation.index]
-        inside = insides.get(operation.index)
+        inside, own = insides.get(operation.index), numbers.own[operation.index]
         if inside is None:
             (number,) = own[operation.index]
+            reads = numbers.makers(graph.nodes[operation.index].inputs)
             operations.append(dataclasses.replace(operation, index=number, reads=reads))
             continue
-        operations += [_moved(o, inside, own, reads) for o in inside.program.record.operations]
+        outer = [(v, numbers.makers((v,))) for v in graph.nodes[operation.index].inputs]
+        operations += [_moved(o, inside, own, outer) for o in inside.program.record.operations]
         casts += [
             dataclasses.replace(_renumbered(cast, own, own), runs=cast.runs * inside.runs)
             for cast in inside.program.record.casts
         ]
     made = tuple(operations), tuple(casts)
+    entering = [_entering(graph, argument) for argument in graph.inputs]
     return Joined(
         Record(*made, summarize(*made, record.summary.half_dtype)),
-        _all(begins, _entering(graph)),
-        _all(ends, makers(graph, [value for value, _ in graph.outputs])),
+        tuple(_all(numbers.begins, readers) for readers, _ in entering),
+        tuple(numbers.makers((value,)) for value, _ in graph.outputs),
+        {v: position for position, (_, values) in enumerate(entering) for v in values},
     )
+
+
+class _Numbers:
+    """The new numbers of the operations of a program and of the programs inside.
+
+    Attributes:
+        own: by operation of the program around, the new numbers of its own operations.
+        begins: by operation of the program around, the operations that read an argument of it.
+        ends: by operation of the program around, the operations that make a result of it.
+    """
+
+    def __init__(self, record: Record, graph: Graph, insides: Mapping[int, Inside]) -> None:
+        self._graph, self._insides = graph, insides
+        self.own: dict[int, dict[int, tuple[int, ...]]] = {}
+        self.begins: dict[int, tuple[int, ...]] = {}
+        self.ends: dict[int, tuple[int, ...]] = {}
+        count = 0
+        for operation in record.operations:
+            index = operation.index
+            inside = insides.get(index)
+            if inside is None:
+                own = {index: (count if insides else index,)}
+                self.begins |= own
+                self.ends |= own
+            else:
+                inner = inside.program
+                own = {o.index: (count + k,) for k, o in enumerate(inner.record.operations)}
+                self.begins[index] = _all(own, [i for some in inner.entering for i in some])
+                self.ends[index] = _all(own, [i for some in inner.leaving for i in some])
+            self.own[index] = own
+            count += len(own)
+
+    def makers(self, values: Sequence[int]) -> tuple[int, ...]:
+        """Returns the operations that make some values; what is not in the record is passed over.
+
+        Of a program inside, only operations count that make the results that are read.
+        """
+        found: dict[int, None] = {}
+        seen: set[int] = set()
+        waiting = list(values)[::-1]
+        while waiting:
+            value = waiting.pop()
+            producer = self._graph.values[value].producer
+            if producer < 0 or value in seen:
+                continue
+            seen.add(value)
+            node, inside = self._graph.nodes[producer], self._insides.get(producer)
+            if inside is not None:
+                made = inside.program.makers(node.outputs.index(value), node)
+                found |= dict.fromkeys(_all(self.own[producer], made))
+            elif producer in self.ends:
+                found |= dict.fromkeys(self.ends[producer])
+            else:
+                waiting.extend(reversed(node.inputs))
+        return tuple(found)
 
 
 def _moved(
     inner: OperationRecord,
     inside: Inside,
     numbers: Mapping[int, tuple[int, ...]],
-    outer: tuple[int, ...],
+    outer: Sequence[tuple[int, tuple[int, ...]]],
 ) -> OperationRecord:
     """Returns an operation of a program inside, as an operation of the program around.
 
@@ -277,10 +330,17 @@ def _moved(
         inner: the operation.
         inside: the program inside.
         numbers: the new numbers of its operations.
-        outer: the operations that make its arguments.
+        outer: for each of its arguments, the value around and the operations that make it.
     """
-    runs = inside.runs
-    enters = inner.index in inside.program.entering
+    runs, program = inside.runs, inside.program
+    arguments = zip(program.entering, outer, strict=True)
+    entered = [i for readers, (_, made) in arguments if inner.index in readers for i in made]
+    given = []
+    for number, size in inner.given:
+        position = program.arguments.get(number)
+        value, made = (-1 - numbers[inner.index][0], ()) if position is None else outer[position]
+        if not made:
+            given.append((value, size))
     return dataclasses.replace(
         inner,
         index=numbers[inner.index][0],
@@ -289,11 +349,8 @@ def _moved(
         flops=inner.flops * runs,
         bytes=inner.bytes * runs,
         bytes_full=inner.bytes_full * runs,
-        # The numbers of arguments belong to the program inside; here, operations make them.
-        given=()
-        if enters and outer
-        else tuple((-1 - numbers[inner.index][0], size) for _, size in inner.given),
-        reads=(*(outer if enters else ()), *_all(numbers, inner.reads)),
+        given=tuple(given),
+        reads=tuple(dict.fromkeys((*entered, *_all(numbers, inner.reads)))),
         rewritten=True,
     )
 

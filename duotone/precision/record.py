@@ -317,7 +317,7 @@ def _operation(
         shape=shape_of(graph, first.index) if first else (),
         dtype=first.dtype if first else "none",
         runs=runs,
-        flops=node.flops * runs,
+        flops=flops_of(node) * runs,
         bytes=painted * runs,
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
@@ -330,10 +330,15 @@ def _operation(
     )
 
 
+def flops_of(node: Node) -> float:
+    """Returns the FLOPs of one execution, without products with the zeros of a dilated operand."""
+    apart = node.attributes.get("apart", 1.0)
+    return node.flops / apart if isinstance(apart, float) else node.flops
+
+
 def sizes_of(node: Node) -> tuple[int, ...]:
     """Returns the sizes of a dot or convolution, in the form that records use."""
-    found = node.attributes.get("sizes", ())
-    return found if isinstance(found, tuple) else ()
+    return found if isinstance(found := node.attributes.get("sizes"), tuple) else ()
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:

@@ -52,6 +52,7 @@ class Rule(enum.StrEnum):
     DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
+    SEGMENT = "segment", "adds more updates into an element than half can count"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
     CANCELLATION = (
         "cancellation",
@@ -119,6 +120,7 @@ _BEFORE_PAINTING = frozenset(
         Rule.DISTANCE,
         Rule.CARRY,
         Rule.POSITION,
+        Rule.SEGMENT,
         Rule.LOG_POWER,
         Rule.CANCELLATION,
         Rule.OVERFLOW,

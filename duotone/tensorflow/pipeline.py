@@ -71,6 +71,7 @@ _NOT_FOR_GRAPHS = (
     "float32_math",
     "convolution_math",
     "reduce_dtype",
+    "segment_sums",
     "heal",
 )
 """Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
@@ -271,8 +272,9 @@ def _settings(
 
 def _check_policy(policy: Policy) -> None:
     """Raises if a policy sets a field that has no meaning for a GraphDef."""
+    unset = Policy()
     for field in _NOT_FOR_GRAPHS:
-        if getattr(policy, field):
+        if getattr(policy, field) != getattr(unset, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "
                 "it out. To make more ops half, put them on the allow, infer or clear list; to "

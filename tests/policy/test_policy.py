@@ -134,6 +134,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
         "float32_math": "tf32",
         "convolution_math": "exact",
         "reduce_dtype": "float32",
+        "segment_sums": "half",
         "ranges": {"x": (0, 1)},
         "calibration": Calibration("f", "0", 1, ()),
         "log_path": tmp_path,
@@ -183,6 +184,7 @@ def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
             "'duotone', 'mincut', 'tensorflow'",
             {"painter": "duotone"},
         ),
+        ({"segment_sums": "hlf"}, PolicyError, "Did you mean 'half'?", {"segment_sums": "half"}),
         ({"level": "FAST"}, PolicyError, "'UNSAFE_FORCE_ALL' or None", {"level": None}),
         (
             {"level": "tensor_core_only"},

@@ -119,6 +119,8 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     sizes = _products([groups], [image], positions, window, [inside], [features])
     del shape[numbers.rhs_spec[0]]
     found = {**_terms(shape), **sizes}
+    if (apart := math.prod(eqn.params["lhs_dilation"])) > 1:
+        found["apart"] = float(apart)
     arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
     if not _sharded(eqn) and tiling(eqn.params, *arrays) is not None:
         found["tiles"] = 1.0

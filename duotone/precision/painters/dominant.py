@@ -92,7 +92,9 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
                 continue
             if not node.half_inputs[slot] or not _becomes_half(canvas, node, slot):
                 continue
-            canvas.paint(reader, Paint.HALF, Rule.DOWNSTREAM)
+            asked = canvas.kind(reader) is Kind.INFER and Trait.ADDS_INTO in node.traits
+            detail = canvas.entry(reader).reason if asked else ""  # no table infers such a sum
+            canvas.paint(reader, Paint.HALF, Rule.DOWNSTREAM, detail)
             queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
 
 
@@ -128,7 +130,8 @@ def _sums_inside(canvas: Canvas, node: Node) -> bool:
     """
     values = canvas.graph.values
     shrinks = values[node.outputs[0]].size * SMALL <= values[node.inputs[0]].size
-    return Trait.SUMS in node.traits and canvas.kind(node.index) is Kind.INFER and shrinks
+    inside = Trait.SUMS in node.traits and Trait.ADDS_INTO not in node.traits
+    return inside and canvas.kind(node.index) is Kind.INFER and shrinks
 
 
 def _state(canvas: Canvas) -> set[int]:

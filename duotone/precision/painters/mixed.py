@@ -36,6 +36,8 @@ def compute_full_store_half(canvas: Canvas) -> None:
         arithmetic = canvas.kind(index) is Kind.INFER
         if canvas.rules[index] is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
             continue
+        if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
+            continue  # it adds in memory, so its result is stored whatever its readers do
         readers = canvas.readers(node.outputs) if arithmetic else _direct_readers(canvas, node)
         mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
         # A node with several readers is stored, unless each of them can recompute it at no cost.

@@ -61,6 +61,7 @@ _KEEP_COUNTS = frozenset(
         Trait.UNDESCRIBED,
     }
 )
+_ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
 _DIVISOR = 32.0
 """Divisors from which on integers become small. A position divided by 2 is still one."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
@@ -94,7 +95,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
             if only or not counted.isdisjoint(found.counters | found.inexact):
                 reasons[node.index] = _DOT
             continue
-        adds = Trait.ADDS in node.traits and not found.plain.issuperset(node.inputs)
+        adds = not node.traits.isdisjoint(_ADDS) and not found.plain.issuperset(node.inputs)
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons

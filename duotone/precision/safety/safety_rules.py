@@ -19,6 +19,7 @@ from duotone.precision.safety.distances import keep_distances
 from duotone.precision.safety.iterations import keep_iterations
 from duotone.precision.safety.log_powers import keep_log_powers
 from duotone.precision.safety.positions import keep_positions
+from duotone.precision.safety.segments import keep_long_segments
 from duotone.precision.safety.solves import keep_solves
 
 SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
@@ -28,6 +29,7 @@ SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
         Rule.DISTANCE: keep_distances,
         Rule.CARRY: keep_carries,
         Rule.POSITION: keep_positions,
+        Rule.SEGMENT: keep_long_segments,
         Rule.LOG_POWER: keep_log_powers,
         Rule.OVERFLOW: deny_out_of_range,
         Rule.RANGE: store_in_half,

@@ -1,0 +1,84 @@
+"""Doubts about an estimate: what the model of fusion does not know well, if it takes much time.
+
+``benchmarks/estimate.py`` compares estimates with compiled programs. Loops keep values that this
+model stores; a compiler sorts and pads gathers, scatters, grouped convolutions and products of odd
+sizes; and it fuses element-by-element work into dots that wait for memory. For a program that
+spends its time so, an estimate may be half or twice the compiled figure, so none is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from duotone.cost.compiled_record import Kernel
+from duotone.cost.fused import bits_of
+from duotone.cost.roofline import kernel_seconds
+from duotone.devices.specifications import Target
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.precision.record import CastRecord, OperationRecord
+
+_TILE = 8
+"""A multiple of which the sizes of half dots are on matrix units; others are padded in copies."""
+_EQUAL = 1.0 + 1e-6
+_DOTS = names_with(TRAITS, Trait.EINSUM)
+_GROUPED = names_with(TRAITS, Trait.CONVOLVES)
+_INDEXED = names_with(TRAITS, Trait.GATHERS, Trait.ADDS_INTO, Trait.SELECTS) - names_with(
+    TRAITS, Trait.EXTREMA
+)
+
+
+def _pads(operation: OperationRecord) -> bool:
+    """Returns True for a batch of half products of sizes that fill no whole tiles."""
+    if operation.operation not in _DOTS or len(operation.sizes) != 4 or operation.sizes[0] == 1:
+        return False
+    half = all(bits_of(dtype) == 16 for dtype in operation.operands[:2])
+    return half and any(size % _TILE for size in operation.sizes[1:])
+
+
+def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
+    """Returns True for one large product that takes as long as its bytes."""
+    alone = operation.operation in _DOTS and operation.sizes[:1] == (1,)
+    return (
+        alone
+        and target.bandwidth > 0
+        and kernel.seconds <= kernel_seconds(target, kernel.bytes, 0.0) * _EQUAL
+    )
+
+
+_Doubt = Callable[[Kernel, OperationRecord, Target], bool]
+_DOUBTS: Mapping[str, tuple[float, _Doubt]] = {
+    "loops": (0.05, lambda kernel, o, target: o.runs > 1),
+    "gathers and scatters": (0.05, lambda kernel, o, target: o.operation in _INDEXED),
+    "convolutions in groups": (
+        0.05,
+        lambda kernel, o, target: o.operation in _GROUPED and o.sizes[:1] not in ((), (1,)),
+    ),
+    "half dots of odd sizes": (0.05, lambda kernel, o, target: _pads(o)),
+    "dots that wait for memory": (0.2, _waits),
+}
+"""By reason: the share of the time from which on it counts, and which kernels it is about."""
+
+
+def doubt_about(
+    kernels: Iterable[tuple[Kernel, OperationRecord | CastRecord]], target: Target
+) -> str:
+    """Returns why an estimate may be far off; empty if nothing speaks against it.
+
+    Args:
+        kernels: the kernels of the estimate, and the operation or cast that names each.
+        target: the device.
+
+    Returns:
+        The parts of the program that take much of the time and that the model does not know well.
+    """
+    spent = dict.fromkeys(_DOUBTS, 0.0)
+    total = 0.0
+    for kernel, named_by in kernels:
+        cost = kernel.total_seconds if target.bandwidth else kernel.total_bytes
+        total += cost
+        if isinstance(named_by, OperationRecord):
+            for reason, (_, holds) in _DOUBTS.items():
+                spent[reason] += cost * holds(kernel, named_by, target)
+    return ", ".join(name for name, (share, _) in _DOUBTS.items() if spent[name] > share * total)

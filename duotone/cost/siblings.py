@@ -1,0 +1,119 @@
+"""Kernels that read one value together: a compiler makes one kernel with several results of them.
+
+The weight, the moments and their selects of an optimizer's update read one gradient, and compilers
+write all of them in one kernel that reads it once::
+
+    for each kernel, in program order:
+        merge it into an earlier one of the same size and number of runs
+            that reads a large value which it reads too
+        unless it needs a sum that the earlier one makes, or a kernel that needs the earlier one
+
+Kernels of fusible operations merge, and so do reductions to one shape. Dots, gathers, scatters and
+the like do not.
+
+References:
+    XLA, ``xla/service/gpu/transforms/multi_output_fusion.cc``, siblings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+
+from duotone.precision.record import OperationRecord
+
+SMALL = 1 << 20
+"""Bytes of a value below which reading it twice costs no more than the launch of a kernel."""
+
+
+@dataclasses.dataclass(slots=True)
+class Planned:
+    """A kernel before siblings are merged.
+
+    Attributes:
+        operation: the operation that names it.
+        read: the bytes of each value in memory that one run reads.
+        made: the bytes of each result that one run writes, by operation.
+        size: the elements over which it runs, if it may merge; 0 if not.
+        reduces: whether it is a reduction.
+        other: the bytes that one run moves if it does not merge; ``None`` for reads and results.
+    """
+
+    operation: OperationRecord
+    read: dict[Hashable, int]
+    made: dict[int, int]
+    size: int = 0
+    reduces: bool = False
+    other: int | None = None
+
+    @property
+    def moved(self) -> int:
+        """The bytes that one run reads and writes."""
+        both = sum(self.read.values()) + sum(self.made.values())
+        return both if self.other is None else self.other
+
+    def take(self, other: Planned) -> None:
+        """Merges another kernel into this one, which then makes the results of both."""
+        self.read |= {v: size for v, size in other.read.items() if v not in self.made}
+        self.made |= other.made
+
+
+def merged(kernels: Iterable[Planned]) -> list[Planned]:
+    """Returns the kernels after each is merged into an earlier one where compilers would do so.
+
+    Args:
+        kernels: in program order.
+    """
+    found: list[Planned] = []
+    needs: list[int] = []  # of each kernel, those that run before it, as bits
+    maker: dict[Hashable, int] = {}
+    readers: dict[Hashable, list[int]] = {}
+    for kernel in kernels:
+        before = 0
+        for value in kernel.read:
+            if value in maker:
+                before |= needs[maker[value]] | 1 << maker[value]
+        fitting = (p for p in _near(kernel, readers) if _fits(kernel, found[p]))
+        # A sum is not complete before its kernel ends.
+        ready = (p for p in fitting if not (kernel.reduces and before >> p & 1))
+        position = next((p for p in ready if not _between(p, before, needs)), None)
+        if position is None:
+            position = len(found)
+            found.append(kernel)
+            needs.append(before)
+        else:
+            found[position].take(kernel)
+            needs[position] |= before & ~(1 << position)
+        maker |= dict.fromkeys(kernel.made, position)
+        for value in kernel.read:
+            readers.setdefault(value, []).append(position)
+    return found
+
+
+def _near(kernel: Planned, readers: dict[Hashable, list[int]]) -> list[int]:
+    """Returns the kernels that read a large value that a kernel reads too, last first."""
+    if not kernel.size or not kernel.read:
+        return []
+    least = min(SMALL, max(kernel.read.values()))
+    large = [value for value, size in kernel.read.items() if size >= least]
+    return sorted({reader for value in large for reader in readers.get(value, ())}, reverse=True)
+
+
+def _fits(kernel: Planned, other: Planned) -> bool:
+    """Returns True if two kernels run over the same elements, and both or neither sum them."""
+    alike = other.size == kernel.size and other.operation.runs == kernel.operation.runs
+    same = kernel.reduces == other.reduces
+    axes = kernel.operation.shape == other.operation.shape
+    return alike and same and (axes or not kernel.reduces)
+
+
+def _between(position: int, before: int, needs: Sequence[int]) -> bool:
+    """Checks if a kernel that must run before another needs the one at a position."""
+    others = before & ~(1 << position)
+    later = others >> (position + 1)
+    while later:
+        lowest = later & -later
+        if needs[position + lowest.bit_length()] >> position & 1:
+            return True
+        later ^= lowest
+    return False
