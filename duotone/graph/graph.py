@@ -216,6 +216,8 @@ class Node:
                             absent if none
     ``tiles``               1 for a convolution whose windows tile the image, which is a dot; else
                             absent
+    ``slides``              the groups of a convolution for which a CPU's library has a half
+                            kernel, since its windows slide over the image as it is; else absent
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
                             each; for a convolution: its groups, images, positions in a result,
                             elements of a window, and features that each group reads and makes;

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.painted import CallSite, PaintedProgram
-from duotone.jaxpr.pipeline import lower, paint_for_device
+from duotone.jaxpr.pipeline import declines, lower, paint_alone, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running.backward import with_backward
@@ -149,9 +150,16 @@ class FunctionSettings:
                     run = with_backward(traced.jaxpr, run, with_both)
             return painted.given, self._announced(run, painted) if half else run
 
+        def gains(traced: Traced) -> bool:
+            assert half is not None, "options are for programs in half"
+            site = CallSite(arguments=argument_names(traced, merged))
+            painted = paint_alone(traced.jaxpr, merged, half, chosen=self.chosen, site=site)
+            return painted.forms.options
+
+        options = gains if half is not None and declines(merged, self.chosen) else None
         if weights is not None:
-            return WeightsRunner(fn, weights, paint, half.name if half else None)
-        return Runner(fn, lambda traced: paint(traced, 0)[1])
+            return WeightsRunner(fn, weights, paint, half.name if half else None, options)
+        return Runner(fn, lambda traced: paint(traced, 0)[1], options=options)
 
     def _announced(
         self, run: Callable[..., list[Any]], painted: PaintedProgram
@@ -210,7 +218,8 @@ def leaves_backward(painted: PaintedProgram) -> str:
         return "TensorFlow's painter paints one pass"
     if BACKWARD in resolved.rules_off:
         return f"rule {BACKWARD} is removed"
-    if painted.forms.profitability.only_allow:
+    gains = painted.forms.profitability
+    if gains.only_allow and gains.convolutions == math.inf:
         return "only dots gain on this device"
     if resolved.knows_values:
         return "what is known is of the forward pass"
@@ -231,6 +240,7 @@ def _log_once(name: str, painted: PaintedProgram) -> None:
         painted.half.name,
         device_in_words(),
         saves_no_time(painted.half.name),
+        painted.lacks_options,
     )
     if (hear := observer()) is not None:
         hear(line)
