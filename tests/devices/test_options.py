@@ -185,6 +185,7 @@ def test_fixed_weights_have_the_options_too(jits: list[Any]) -> None:
         return convolve(images, weights)
 
     result = duotone.autocast(predict, weights=kernel)(images)
+    assert {options.ONEDNN: True} in jits
     np.testing.assert_allclose(result, convolve(images, kernel), atol=0.3)
 
 
