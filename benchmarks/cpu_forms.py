@@ -3,7 +3,9 @@
 
 Each dot starts from float32 operands, as in a painted program, so that casts count. Forms: the dot
 in float32; its operands cast to bfloat16 with a float32 or a bfloat16 result; and ``rows``, the
-form that duotone binds (``duotone/jaxpr/rules/dots.py``). They run in turn, round after round; a
+form that duotone binds (``duotone/jaxpr/rules/dots.py``). ``options`` is a bfloat16 result in a
+program that is compiled with ``duotone.compiler_options()``; of convolutions, what duotone paints
+for such a program. They run in turn, round after round; a
 figure is the median over rounds of float32's time over the form's: above 1 is faster than float32.
 "fails" is a program that compiles and then raises when it runs.
 
@@ -29,7 +31,8 @@ from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import Dims, rows_dot
 
 QUESTION = "Which form of a dot is fast on this CPU, by layout and size?"
-FORMS = ("bf16 to f32", "bf16 to bf16", "rows")
+OPTIONS = "options"
+FORMS = ("bf16 to f32", "bf16 to bf16", "rows", OPTIONS)
 ROUNDS = 21
 _SHORTEST = 4e-3
 
@@ -70,7 +73,7 @@ class Dot(NamedTuple):
             lhs, rhs = lhs.astype(half), rhs.astype(half)
             if form == "rows":
                 return rows_dot(lhs, rhs, dims, "float32", ())
-            result = half if form == "bf16 to bf16" else jnp.float32
+            result = jnp.float32 if form == "bf16 to f32" else half
             product = lax.dot_general(lhs, rhs, dims, preferred_element_type=result)
             return product.astype(jnp.float32)
 
@@ -140,31 +143,72 @@ def cases() -> list[Dot]:
     ]
 
 
-def convolutions() -> dict[str, tuple[Callable[[Any, Any], Any], Any, Any]]:
-    """Convolutions: a function of images and kernel, images, kernel; the windows of two tile."""
+class Convolution(NamedTuple):
+    """A convolution to measure, or one of its gradients."""
 
-    def conv(images: Any, kernel: Any) -> Any:
-        return lax.conv_general_dilated(
-            images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+    name: str
+    images: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: int = 1
+    groups: int = 1
+    gradient: int | None = None
 
-    def sized(*shape: int) -> Any:
-        return jax.random.normal(jax.random.key(len(shape)), shape)
+    def function(self) -> Callable[[Any, Any], Any]:
+        """The convolution of images and kernel, or its gradient with respect to one of them."""
 
-    def patches(images: Any, kernel: Any) -> Any:
-        return lax.conv_general_dilated(
-            images, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        def conv(images: Any, kernel: Any) -> Any:
+            return lax.conv_general_dilated(
+                images,
+                kernel,
+                (self.stride, self.stride),
+                "SAME",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                feature_group_count=self.groups,
+            )
 
-    return {
-        "convolution 3 x 3, 64 to 64, 28 x 28": (conv, sized(8, 28, 28, 64), sized(3, 3, 64, 64)),
-        "convolution 1 x 1, 64 to 256, 28 x 28": (conv, sized(8, 28, 28, 64), sized(1, 1, 64, 256)),
-        "patches of 4 x 4, 64 to 256, 28 x 28": (
-            patches,
-            sized(8, 28, 28, 64),
-            sized(4, 4, 64, 256),
-        ),
-    }
+        if self.gradient is None:
+            return conv
+        one, shapes = self.gradient, (self.images, self.kernel)
+        wrong = jax.random.normal(jax.random.key(2), jax.eval_shape(conv, *self.operands()).shape)
+
+        def gradient(images: Any, kernel: Any) -> Any:
+            pair = [images, kernel]
+
+            def of_one(operand: Any) -> Any:
+                return conv(*[*pair[:one], operand, *pair[one + 1 :]])
+
+            zeros = jax.ShapeDtypeStruct(shapes[one], images.dtype)
+            (found,) = jax.linear_transpose(of_one, zeros)(wrong.astype(images.dtype))
+            return found
+
+        return gradient
+
+    def operands(self) -> tuple[Any, Any]:
+        """Both are float32."""
+        keys = jax.random.split(jax.random.key(0))
+        shapes = self.images, self.kernel
+        first, second = (jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
+        return first, second
+
+
+def convolutions() -> list[Convolution]:
+    """Convolutions of every kind of which the table of devices knows something."""
+    middle, three = (8, 28, 28, 64), (3, 3, 64, 64)
+    return [
+        Convolution("convolution 3 x 3, 64 to 64, 28 x 28", middle, three),
+        Convolution("its input gradient", middle, three, gradient=0),
+        Convolution("its filter gradient", middle, three, gradient=1),
+        Convolution("3 x 3, 128 to 128, 32 x 32", (16, 32, 32, 128), (3, 3, 128, 128)),
+        Convolution("3 x 3, stride 2", middle, three, 2),
+        Convolution("its input gradient", middle, three, 2, gradient=0),
+        Convolution("its filter gradient", middle, three, 2, gradient=1),
+        Convolution("3 x 3, 32 groups of one feature", (8, 28, 28, 32), (3, 3, 1, 32), groups=32),
+        Convolution("3 x 3, 512 groups of one", (2, 14, 14, 512), (3, 3, 1, 512), groups=512),
+        Convolution("3 x 3, 4 groups of 16", middle, (3, 3, 16, 64), groups=4),
+        Convolution("3 x 3, 8 to 8, 8 x 8", (1, 8, 8, 8), (3, 3, 8, 8)),
+        Convolution("convolution 1 x 1, 64 to 256, 28 x 28", middle, (1, 1, 64, 256)),
+        Convolution("patches of 4 x 4, 64 to 256, 28 x 28", middle, (4, 4, 64, 256), 4),
+    ]
 
 
 def ratios(
@@ -173,7 +217,8 @@ def ratios(
     """float32's seconds, then for each other way its median speed-up; ``None`` where it fails."""
     compiled: dict[str, Any] = {}
     for name, function in ways.items():
-        program = jax.jit(function).lower(*args).compile()
+        options = duotone.compiler_options() if name == OPTIONS else None
+        program = jax.jit(function, compiler_options=options).lower(*args).compile()
         try:
             jax.block_until_ready(program(*args))
         except jax.errors.JaxRuntimeError:
@@ -223,20 +268,26 @@ def _painted(dot: Dot) -> bool:
     return dot.flops >= profitability.min_flops and dot.intensity >= profitability.min_intensity
 
 
-def measure_convolutions(rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """One row for each convolution: bfloat16 against float32, forward."""
+def measure_convolutions(
+    cases: Sequence[Convolution], rounds: int = ROUNDS
+) -> list[dict[str, Any]]:
+    """One row for each convolution: bfloat16 against float32."""
     rows = []
-    for name, (conv, images, kernel) in convolutions().items():
+    for case in cases:
+        conv, (images, kernel) = case.function(), case.operands()
 
         def in_half(x: Any, w: Any, conv: Callable[[Any, Any], Any] = conv) -> Any:
             return conv(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)).astype(jnp.float32)
 
         ways = {"float32": conv, "bf16 to bf16": in_half}
-        operations = duotone.explain(conv, images, kernel).operations
-        if is_half := any(operation.paint == "half" for operation in operations):
-            ways["rows"] = duotone.autocast(conv)
+        policies = {"rows": duotone.Policy(), OPTIONS: duotone.Policy(compiler_options=True)}
+        for form, policy in policies.items():
+            painted = duotone.autocast(conv, policy=policy)
+            if "bf16" in str(jax.make_jaxpr(painted)(images, kernel)):
+                ways[form] = painted
         found = ratios(ways, (images, kernel), rounds)
-        rows.append({"dot": name, "painted": is_half, **found})
+        rows.append({"dot": case.name, "painted": "rows" in ways or OPTIONS in ways, **found})
+        print(_line(rows[-1]), flush=True)
     return rows
 
 
@@ -270,7 +321,7 @@ def result(rows: Sequence[dict[str, Any]]) -> Result:
 
 def main() -> None:
     """Measures, prints and writes."""
-    write(result([*measure(cases()), *measure_convolutions()]))
+    write(result([*measure(cases()), *measure_convolutions(convolutions())]))
 
 
 if __name__ == "__main__":

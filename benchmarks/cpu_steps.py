@@ -39,7 +39,8 @@ from benchmarks.zoo.gpt2 import GPT2, Shape, language_model_case
 from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 
 QUESTION = "Does duotone make training steps faster on this CPU, and never slower?"
-WAYS = ("duotone", "value_and_grad(autocast)", "by hand")
+WITH_OPTIONS = "with options"
+WAYS = ("duotone", WITH_OPTIONS, "value_and_grad(autocast)", "by hand")
 GAINS = ("gpt2", "gpt2_wide", "vit")
 """The models that must gain."""
 CONVOLUTIONS = frozenset("resnet50 convnext unet gan efficientnet conformer wavenet unet3d".split())
@@ -67,6 +68,7 @@ def steps(make: Any, size: str) -> dict[str, Any]:
     found = {
         "float32": case.step,
         "duotone": duotone.autocast(case.step),
+        WITH_OPTIONS: duotone.autocast(case.step, policy=duotone.Policy(compiler_options=True)),
         "by hand": make(jnp.bfloat16, size).step,
     }
     if case.step_with is not None:
@@ -91,7 +93,8 @@ def measure(name: str, size: str = "cpu", rounds: int = ROUNDS) -> dict[str, Any
     for way, step in steps(CASES[name], size).items():
         begun = time.perf_counter()
         try:
-            program = jax.jit(step).lower(state, batch).compile()
+            options = duotone.compiler_options() if way == WITH_OPTIONS else None
+            program = jax.jit(step, compiler_options=options).lower(state, batch).compile()
             row["compile"][way] = time.perf_counter() - begun
             jax.block_until_ready(program(state, batch))
         except jax.errors.JaxRuntimeError as error:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from duotone.compiling.log import log_compilations
     from duotone.compiling.reroll import reroll
     from duotone.devices import Target
+    from duotone.devices.options import compiler_options
     from duotone.errors import DuotoneError
     from duotone.exporting.export import export
     from duotone.exporting.exported import (
@@ -110,6 +111,7 @@ __all__ = [
     "clusters",
     "compare",
     "compile_for",
+    "compiler_options",
     "dynamic_loss_scale",
     "enable_mixed_precision_graph_rewrite",
     "explain",
@@ -163,6 +165,7 @@ _NAMES_BY_MODULE = {
     "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
     "scale.monitor": "LossScaleMonitor",
     "devices": "Target",
+    "devices.options": "compiler_options",
 }
 _SUBMODULES = ("errors", "keras", "linen", "nnx", "onnx")
 """Modules that a user names in full, as ``duotone.keras.explain``."""

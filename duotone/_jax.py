@@ -1,9 +1,8 @@
 """The one file that touches private JAX and knows how JAX versions differ.
 
-Everything else in duotone uses public JAX and the names below. Supported: JAX 0.10 to 0.12. What
-differs between them ends here: ``ClosedJaxpr`` and ``Jaxpr`` are one class from 0.11 on, ``scan``
-describes its operands by counts or by trees, some names moved. An unsupported version usually fails
-in one of these functions, with an ``AttributeError`` or ``KeyError`` that names the change.
+Everything else in duotone uses public JAX and the names below. Supported: JAX 0.10 to 0.12. From
+0.11 on, ``ClosedJaxpr`` and ``Jaxpr`` are one class, ``scan`` describes its operands by trees, some
+names moved. An unsupported version fails here, with an error that names the change.
 """
 
 from __future__ import annotations
@@ -53,16 +52,15 @@ check_jaxpr = _core.check_jaxpr
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
 
+# These contexts are part of the key of `jit` caches.
 assumed_device = jax.make_user_context(default_value=None)
-"""The device that a trace is for, if not the one at hand; part of the key of ``jit`` caches. Set
-and read it through :mod:`duotone.devices.assumed`."""
-
+"""The device that a trace is for, if not the one at hand: :mod:`duotone.devices.assumed`."""
+with_options = jax.make_user_context(default_value=False)
+"""True while a program is traced for compiler options: :mod:`duotone.devices.options`."""
 collecting = jax.make_user_context(default_value=None)
-"""Who collects what is painted, in that key too. Through :mod:`duotone.jaxpr.running.inside`."""
-
+"""Who collects what is painted: :mod:`duotone.jaxpr.running.inside`."""
 healing = jax.make_user_context(default_value=0)
-"""How often healers changed what steps are; part of that key too.
-For :mod:`duotone.blaming.healing`."""
+"""How often healers changed what steps are: :mod:`duotone.blaming.healing`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
@@ -198,8 +196,7 @@ class BoundOnce:
     """Calls of functions that bind one equation: a cast, a dot with derivatives of its own.
 
     The equation that such a function gave for some types is written down again for operands of the
-    same types. ``jax.jit`` does so too, but takes ten times as long to find out what it is called
-    with.
+    same types. ``jax.jit`` does so too, but takes ten times as long to recognize a call.
     """
 
     def __init__(self) -> None:
@@ -389,6 +386,11 @@ def trace_context() -> Any:
 def outside_of_traces() -> contextlib.AbstractContextManager[None]:
     """Runs a block now, also in an eager ``shard_map``, unlike ``ensure_compile_time_eval``."""
     return _private_core.eval_context()
+
+
+def is_outermost(arrays: Sequence[Any]) -> bool:
+    """Checks if a ``jit`` function of these arrays is compiled by itself, in no other trace."""
+    return _private_core.trace_state_clean() and not any(isinstance(x, Tracer) for x in arrays)
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

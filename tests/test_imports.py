@@ -92,6 +92,7 @@ PUBLIC_NAMES = [
     "clusters",
     "compare",
     "compile_for",
+    "compiler_options",
     "dynamic_loss_scale",
     "enable_mixed_precision_graph_rewrite",
     "explain",

@@ -68,6 +68,7 @@ PROGRAMS: dict[str, Program] = {
     "dot_orders": (jax.grad(grouped_loss, argnums=(0, 1, 2)), GROUPED),
     "swapped_rows": (jax.grad(lambda w, x: (x @ w).sum()), SQUARE),
     "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
+    "library_convolutions": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_very_expensive": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),

@@ -21,6 +21,7 @@ from duotone.devices.assumed import assumed
 from duotone.devices.float32_math import math_of
 from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.half_type import default_device
+from duotone.devices.options import compiler_options
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.ops.traits import Trait
 from duotone.precision.classify.profitability import EVERYTHING, Profitability
@@ -41,6 +42,7 @@ class DeviceForms:
             :func:`current_forms` fills it in.
         optimizations: the names of the optimizations that the device uses, see
             :mod:`duotone.precision.optimize`.
+        options: whether the row is of programs compiled with :func:`duotone.compiler_options`.
     """
 
     device: str
@@ -49,6 +51,7 @@ class DeviceForms:
     source: str
     math: tuple[tuple[str, str], ...] = ()
     optimizations: frozenset[str] = frozenset()
+    options: bool = False
 
 
 def _names(text: str) -> frozenset[str]:
@@ -68,6 +71,19 @@ values that are read at once. Materializing values gains nothing there, and woul
 _AMPERE, _BLACKWELL = 8, 10
 """The major compute capabilities of these architectures."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
+_MISSING = " without duotone.compiler_options()"
+_WITH_OPTIONS = Profitability(
+    f"{_CPU_BFLOAT16} and duotone.compiler_options()",
+    allow=frozenset({Trait.WIDE}),
+    min_flops=1e8,
+    min_intensity=100.0,
+    only_allow=True,
+    convolutions=4e6,
+    convolution_intensity=150.0,
+    float32_sums=False,
+)
+"""With :func:`duotone.compiler_options` convolutions gain, dots with float32 results run in
+float32, and small dots gain less."""
 TABLE = {
     "gpu": DeviceForms(
         "GPU",
@@ -115,6 +131,22 @@ TABLE = {
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
         optimizations=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
     ),
+    "cpu-bfloat16-options": DeviceForms(
+        _CPU_BFLOAT16,
+        PLAIN,
+        _WITH_OPTIONS,
+        "measured with jaxlib 0.12.0 on AVX512-BF16, AMD (benchmarks/cpu_forms.py)",
+        optimizations=_names("one_hot library_convolutions") | _CPU,
+        options=True,
+    ),
+    "cpu-amx-options": DeviceForms(
+        _CPU_BFLOAT16,
+        PLAIN,
+        _WITH_OPTIONS,
+        "convolutions measured with jaxlib 0.12.0 on AMX; the limits are those of AVX512-BF16",
+        optimizations=_names("one_hot library_convolutions") | _CPU,
+        options=True,
+    ),
     "cpu": DeviceForms(
         "CPU",
         WIDENED,
@@ -141,7 +173,11 @@ TABLE = {
 
 
 def forms_of(
-    platform: str, half: str, flags: frozenset[str] = frozenset(), capability: str = ""
+    platform: str,
+    half: str,
+    flags: frozenset[str] = frozenset(),
+    capability: str = "",
+    options: bool = False,
 ) -> DeviceForms:
     """Returns the row for a device.
 
@@ -151,6 +187,7 @@ def forms_of(
         flags: the flags of a CPU in ``/proc/cpuinfo``.
         capability: the compute capability of a GPU: ``"9.0"``; empty means an NVIDIA GPU from
             Ampere to Hopper.
+        options: whether the program is compiled with :func:`duotone.compiler_options`.
 
     Returns:
         The row for the device.
@@ -167,7 +204,11 @@ def forms_of(
         return TABLE["other"]
     if half == "float16":
         return TABLE["cpu-float16"]
-    return TABLE["cpu-bfloat16" if FAST_CPU_FLAGS & flags else "cpu"]
+    if not FAST_CPU_FLAGS & flags:
+        return TABLE["cpu"]
+    if options:
+        return TABLE["cpu-amx-options" if "amx_bf16" in flags else "cpu-bfloat16-options"]
+    return TABLE["cpu-bfloat16"]
 
 
 def _gpu(platform: str, capability: str) -> str:
@@ -183,6 +224,7 @@ def current_forms(
     declines: bool = False,
     float32_math: str | None = None,
     convolution_math: str | None = None,
+    options: bool = False,
 ) -> DeviceForms:
     """Returns the row for the assumed device, or for JAX's default device if none is assumed.
 
@@ -192,14 +234,18 @@ def current_forms(
             may be painted.
         float32_math: ``Policy.float32_math``.
         convolution_math: ``Policy.convolution_math``.
+        options: whether the program is compiled with :func:`duotone.compiler_options`.
     """
     device = assumed() or default_device()
     platform = device.platform
     capability = str(getattr(device, "compute_capability", ""))
     flags = cpu_flags() if platform == "cpu" else frozenset[str]()
-    found = forms_of(platform, half, flags, capability)
+    found = forms_of(platform, half, flags, capability, options)
     if not declines:
         found = dataclasses.replace(found, profitability=EVERYTHING)
+    elif not options and found is TABLE["cpu-bfloat16"] and compiler_options():
+        lacks = dataclasses.replace(found.profitability, missing=_MISSING)
+        found = dataclasses.replace(found, profitability=lacks)
     if float32_math is None and convolution_math is None:
         return found
     math = math_of(platform, capability, float32_math, convolution_math)

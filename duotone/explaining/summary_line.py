@@ -21,6 +21,12 @@ ASKED = (
 )
 """Why an allow operation with a precision of its own is full, and the remedy."""
 
+OPTIONS = (
+    "convolutions gain here too: leave the jax.jit around it out, or give the jit "
+    "compiler_options=duotone.compiler_options() and it Policy(compiler_options=True)"
+)
+"""The remedy for convolutions that a ``jit`` of the user compiles."""
+
 
 def first_line(
     name: str,
@@ -30,6 +36,7 @@ def first_line(
     half: str,
     device: str,
     slow: str = "",
+    missing: bool = False,
 ) -> str:
     """Names the dtype, device, shares in half, and the dots and convolutions that stay float32.
 
@@ -41,6 +48,7 @@ def first_line(
         half: the half type.
         device: the device in words.
         slow: why half saves no time there; empty if it does.
+        missing: whether convolutions would gain with the compiler options of the device.
 
     Returns:
         The line, such as ``loss: bfloat16 on cuda (NVIDIA H200): 66 of 828 operations and 97.1% of
@@ -65,4 +73,6 @@ def first_line(
         line += f"; float32: {', '.join(stays)}"
     elif not any(halves):
         line += "; it has no dot and no convolution, so there is nothing to gain"
+    if missing:
+        line += f"; {OPTIONS}"
     return f"{line}; saves no time here: {slow}" if slow else line

@@ -190,38 +190,36 @@ PRECISION = "the user asked for precision"
 class Node:
     """An operation.
 
-    ``attributes`` holds the facts that the range analysis needs besides the operands:
+    ``attributes`` holds the facts that the range analysis needs besides the operands; one that is
+    not known, or does not apply, is absent:
 
     ======================  ========================================================================
     ``exponent``            the exponent of a power with a constant integer exponent
     ``terms``               how many products or elements one result adds up (dot, convolution,
-                            running sum, window); absent if unknown
+                            running sum, window)
     ``axes``                the axes of the operand that a reduction removes
     ``places``              for each axis of the operand of a broadcast, its axis in the result
     ``permutation``         the permutation of a transposition, or of a reshape that moves axes
                             first (Fortran's order)
     ``length``              the length of the dimension along which a counter counts
-    ``updates``             how many updates of a scatter one element gets at most; absent if
-                            unknown
+    ``updates``             how many updates of a scatter one element gets at most
     ``once``                set if a scatter never adds two updates to one element, whatever its
                             indices
     ``fill``                the number that a gather gives for indices outside of its operand;
                             absent for NaN, and for integers and complex numbers
-    ``paired``              axes that the operand of a gather shares with its indices; absent if
-                            none
+    ``paired``              axes that the operand of a gather shares with its indices
     ``labels``              for a dot: a number for each axis of the operands and the result, equal
                             where an Einstein sum has the same letter; absent where the type holds
                             shardings
-    ``positions``           the operands that hold the positions at which the node reads another;
-                            absent if none
-    ``tiles``               1 for a convolution whose windows tile the image, which is a dot; else
-                            absent
+    ``positions``           the operands that hold the positions at which the node reads another
+    ``tiles``               1 for a convolution whose windows tile the image, which is a dot
     ``apart``               for a convolution of a dilated operand: one in so many products has an
-                            element, and the others a zero; absent for others
+                            element, and the others a zero
+    ``slides``              the groups of a convolution for which a CPU's library has a half
+                            kernel, since its windows slide over the image as it is
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
                             each; for a convolution: its groups, images, positions in a result,
-                            elements of a window, and features that each group reads and makes;
-                            absent if unknown
+                            elements of a window, and features that each group reads and makes
     ======================  ========================================================================
 
     Attributes:

@@ -18,6 +18,12 @@ from typing import Any
 import jax
 
 from duotone import _jax
+from duotone.devices.options import (
+    compiler_options,
+    convolves,
+    options_are_on,
+    with_options,
+)
 from duotone.devices.table import DeviceForms, current_forms
 from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
@@ -163,6 +169,36 @@ def resolved_for_device(
     return resolved_for(policy, half, forms), forms
 
 
+def paint_alone(
+    jaxpr: _jax.ClosedJaxpr,
+    policy: Policy,
+    half: HalfType,
+    *,
+    chosen: bool = False,
+    site: CallSite = ALONE,
+) -> PaintedProgram:
+    """Paints a program as for a call outside of ``jit``, which has compiler options if they gain.
+
+    Args:
+        jaxpr: as for :func:`paint_for_device`, like all other arguments.
+        policy: merged with the environment.
+        half: the half type.
+        chosen: whether duotone chose it.
+        site: how it is called.
+    """
+    found = paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
+    if declines(policy, chosen) and compiler_options() and convolves(jaxpr):
+        with with_options():
+            other = paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
+        if other.half_work > _WORTH_OPTIONS * found.half_work:
+            return other
+    return found
+
+
+_WORTH_OPTIONS = 1.25
+"""How many times as much must be half with compiler options: dots are then rounded, for no gain."""
+
+
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
     """Returns a program in which nothing is half, since mixed precision is switched off.
 
@@ -210,13 +246,20 @@ def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., lis
     return run
 
 
-def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
-    """Returns the forms of half on the device; we decline only if the user did not name a dtype."""
+def declines(policy: Policy, chosen: bool) -> bool:
+    """Checks if what does not gain stays full: only if the user did not name a dtype."""
     reference = policy.painter == "tensorflow" or policy.level == "UNSAFE_FORCE_ALL"
-    declines = chosen and not policy.ignore_performance and not reference
+    return chosen and not policy.ignore_performance and not reference
+
+
+def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
+    """Returns the forms of half on the device."""
+    may_decline = declines(policy, chosen)
+    on = options_are_on() or (policy.compiler_options and bool(compiler_options()))
     return current_forms(
         half.name,
-        declines=declines,
+        declines=may_decline,
+        options=may_decline and on,
         float32_math=policy.float32_math,
         convolution_math=policy.convolution_math,
     )

@@ -7,10 +7,9 @@ options from the environment (what switches duotone on at all: ``duotone/policy/
 A new option is a field here with a check, a phrase in ``describe`` and a row in
 ``duotone/policy/environment.py`` if it can be set from outside.
 
-A contradiction or a bad value in code raises :class:`~duotone.errors.PolicyError` when the policy
-is made, a bad value in a variable :class:`~duotone.errors.EnvironmentVariableError` when the
-environment is merged, and an operation name that the front end does not know
-:class:`~duotone.errors.UnknownOperationError` when a function is painted.
+A contradiction or a bad value raises :class:`~duotone.errors.PolicyError` when the policy is made,
+or :class:`~duotone.errors.EnvironmentVariableError` when the environment is merged; an operation
+name that the front end does not know, :class:`~duotone.errors.UnknownOperationError` when painted.
 """
 
 from __future__ import annotations
@@ -67,11 +66,10 @@ class Policy:
     off list x, and it then is on no list.
 
     *Precedence.* The environment is merged in when a function is painted
-    (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar
-    (`painter`, `level`, `float32_math` and so on) that is set in code
-    wins over the environment, and a default value counts as not set: ``level=None`` leaves
-    ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and a calibration are set in code and
-    in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
+    (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar that
+    is set in code wins over the environment, and a default value counts as not set: ``level=None``
+    leaves ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and a calibration are set in code
+    and in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
 
     Args:
         painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
@@ -103,6 +101,7 @@ class Policy:
             (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
             the painted program counts; a program that none is of is painted without (logged once).
+        compiler_options: Paint for a ``jit`` of your own that has :func:`duotone.compiler_options`.
         log_path: A folder for the graph before and after painting and the paint buckets; it exists,
             and a relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
@@ -114,8 +113,7 @@ class Policy:
         PolicyTypeError: A value of the wrong type, or an unknown field; also a TypeError.
 
     Example:
-        >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
-        >>> print(policy.describe())
+        >>> print((policy := Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])).describe())
         policy: deny list + logistic; keeps full */attention/*
         >>> policy == Policy(keep_full=("*/attention/*",), deny_add=("logistic",))
         True
@@ -145,6 +143,7 @@ class Policy:
     segment_sums: SegmentSums = "full"
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
+    compiler_options: bool = False
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
@@ -177,6 +176,7 @@ class Policy:
             segment_sums: SegmentSums = "full",
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
+            compiler_options: bool = False,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
             heal: bool | int = False,
@@ -198,7 +198,7 @@ class Policy:
         """Checks every field and brings lists, patterns and the path to their one form."""
         for field, choices in _CHOICES.items():
             check_choice(field, getattr(self, field), choices, none=_DEFAULTS[field] is None)
-        for field in ("ignore_performance", "log_decisions"):
+        for field in ("ignore_performance", "compiler_options", "log_decisions"):
             check_boolean(field, getattr(self, field))
         for field in LIST_FIELDS:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))

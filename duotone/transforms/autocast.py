@@ -13,13 +13,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
+from duotone import _jax
 from duotone.devices.assumed import assumed, assuming
 from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.painted import CallSite
-from duotone.jaxpr.pipeline import paint_for_device, paint_full
+from duotone.jaxpr.pipeline import paint_alone, paint_for_device, paint_full
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.records import halves_inside, record_of
@@ -277,6 +278,7 @@ def explain(
         policy = without_heal(policy)
         fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, weights=weights), None, None
     settings = settings_of(fn)
+    in_jit = settings is not None and _jax.is_jitted(fn)
     chosen, count = dtype is None, 0
     if settings is not None:
         fn, chosen = settings.function, chosen and settings.chosen
@@ -305,7 +307,8 @@ def explain(
         painted = paint_full(traced.jaxpr, merged)
     else:
         site = CallSite(arguments=argument_names(traced, merged), weights=count)
-        painted = paint_for_device(traced.jaxpr, merged, half, chosen=chosen, site=site)
+        paint = paint_for_device if in_jit else paint_alone
+        painted = paint(traced.jaxpr, merged, half, chosen=chosen, site=site)
     record = record_of(painted, collection)
     left = ""
     if painted.painting.changed:

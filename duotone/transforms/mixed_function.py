@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,13 @@ from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.painted import CallSite, PaintedProgram
-from duotone.jaxpr.pipeline import lower, paint_for_device, resolved_for_device
+from duotone.jaxpr.pipeline import (
+    declines,
+    lower,
+    paint_alone,
+    paint_for_device,
+    resolved_for_device,
+)
 from duotone.jaxpr.reading.scopes import MARKER
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
@@ -159,15 +166,22 @@ class FunctionSettings:
             both = functools.partial(rewritten, [Paint.FULL] * len(leaves))
             return backward.passes_of(flat, types, leaves, moved, both, MARKER)
 
+        def gains(traced: Traced) -> bool:
+            assert half is not None, "options are for programs in half"
+            site = CallSite(arguments=argument_names(traced, merged))
+            painted = paint_alone(traced.jaxpr, merged, half, chosen=self.chosen, site=site)
+            return painted.forms.options
+
+        options = gains if half is not None and declines(merged, self.chosen) else None
         if weights is not None:
-            return WeightsRunner(fn, weights, paint, half.name if half else None)
+            return WeightsRunner(fn, weights, paint, half.name if half else None, options)
 
         def rewrite(traced: Traced) -> Callable[..., list[Any]]:
             return paint(traced, 0)[1]
 
         if half is None or leaves_backward(*resolved_for_device(merged, half, chosen=self.chosen)):
-            return Runner(fn, rewrite)
-        return DerivedRunner(fn, rewrite, passes)
+            return Runner(fn, rewrite, options=options)
+        return DerivedRunner(fn, rewrite, passes, options=options)
 
     def _announced(
         self, run: Callable[..., list[Any]], painted: PaintedProgram
@@ -226,7 +240,8 @@ def leaves_backward(resolved: Resolved, forms: DeviceForms) -> str:
         return "TensorFlow's painter paints one pass"
     if BACKWARD in resolved.rules_off:
         return f"rule {BACKWARD} is removed"
-    if forms.profitability.only_allow:
+    gains = forms.profitability
+    if gains.only_allow and gains.convolutions == math.inf:
         return "only dots gain on this device"
     if resolved.knows_values:
         return "what is known is of the forward pass"
@@ -247,6 +262,7 @@ def _log_once(name: str, painted: PaintedProgram) -> None:
         painted.half.name,
         device_in_words(),
         saves_no_time(painted.half.name),
+        painted.lacks_options,
     )
     if (hear := observer()) is not None:
         hear(line)

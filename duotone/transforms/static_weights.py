@@ -25,11 +25,17 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
+from duotone.devices.options import with_options
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, way_out
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, trace
-from duotone.jaxpr.running.run import Runner, marker, put_down
+from duotone.jaxpr.running.run import (
+    Runner,
+    jitted_with_options,
+    marker,
+    put_down,
+)
 from duotone.policy.policy import Policy
 
 
@@ -233,10 +239,15 @@ class WeightsRunner(Runner):
     """A function, its weights, and one rewritten program for each signature of the call."""
 
     def __init__(
-        self, function: Callable[..., Any], weights: Weights, paint: Paints, half: str | None
+        self,
+        function: Callable[..., Any],
+        weights: Weights,
+        paint: Paints,
+        half: str | None,
+        options: Callable[[Traced], bool] | None,
     ) -> None:
         """Takes the half type by name, or ``None`` if nothing becomes half."""
-        super().__init__(function, lambda traced: paint(traced, 0)[1])
+        super().__init__(function, lambda traced: paint(traced, 0)[1], options=options)
         self._weights = weights
         self._paint = paint
         self.half = half
@@ -252,22 +263,35 @@ class WeightsRunner(Runner):
         if known not in self._warned:
             self._warned.add(known)
             self._warn_of_many(signature)
-        plan = self.plan(*signature.restore(arrays))
-        compiled = self._jitted(plan)
+        compiled, plan = self._compiled_plan(signature, arrays)
         if self._weights.traced:
             return lambda *rest: compiled(*self._weights.take(plan.given, self.half), *rest)
         return functools.partial(compiled, *self._weights.take(plan.given, self.half))
 
-    def _jitted(self, plan: WeightPlan) -> Callable[..., tuple[list[Any], Results]]:
+    def _compiled_plan(
+        self, signature: Signature, arrays: Sequence[Any]
+    ) -> tuple[Callable[..., tuple[list[Any], Results]], WeightPlan]:
+        """Returns the ``jit`` function of a signature and its plan, with options if they gain."""
+        plan = self.plan(*signature.restore(arrays))
+        if self._compiled_alone(arrays) and self._gains(plan.traced):
+            with with_options():
+                plan = self.plan(*signature.restore(arrays))
+            return self._jitted(plan, jitted_with_options), plan
+        return self._jitted(plan), plan
+
+    def _jitted(self, plan: WeightPlan, jitted: Callable[..., Any] | None = None) -> Any:
+        """Returns the ``jit`` function of a plan, made by ``jitted(program, donated)``."""
         count, name = len(plan.given), marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             return put_down(name, plan.run, leaves), plan.traced.results
 
-        jitted = _jax.is_jitted(self._function)
-        donated = _jax.donated_arguments(plan.traced.jaxpr) if jitted else ()
+        is_jitted = _jax.is_jitted(self._function)
+        donated = _jax.donated_arguments(plan.traced.jaxpr) if is_jitted else ()
         # The next call needs the weights, so they are never donated.
         donated = tuple(position for position in donated if position >= count)
+        if jitted is not None:
+            return jitted(program, donated)
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightPlan:

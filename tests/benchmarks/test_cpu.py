@@ -37,6 +37,18 @@ def test_the_table_has_every_dot_of_a_step_and_both_sides_of_the_threshold():
     assert not painted["square 32"]
 
 
+def test_convolutions_and_their_gradients_are_measured():
+    cases = [
+        cpu_forms.Convolution("tiny", (1, 4, 4, 2), (3, 3, 2, 3), 2, gradient=gradient)
+        for gradient in (None, 0, 1)
+    ]
+    rows = cpu_forms.measure_convolutions(cases, rounds=1)
+    assert [row["bf16 to bf16"] > 0 for row in rows] == [True] * 3
+    assert not any(row["painted"] for row in rows)
+    shapes = [jax.eval_shape(case.function(), *case.operands()).shape for case in cases]
+    assert shapes == [(1, 2, 2, 3), (1, 4, 4, 2), (3, 3, 2, 3)]
+
+
 def test_a_form_that_fails_when_it_runs_is_none():
     def fails(lhs, rhs):
         def broken(_):

@@ -82,3 +82,36 @@ def _axis(window: int, positions: int, stride: int, dilation: int) -> Axis | Non
     if stride == 1 and dilation == positions:
         return Axis.WINDOW_POSITIONS
     return None
+
+
+def slides(params: Mapping[str, Any], filters: Sequence[Any], result: Sequence[Any]) -> bool:
+    """Checks if the windows of a convolution slide over its image as it is.
+
+    A CPU's library has half kernels for these convolutions. It has none where zeros are inserted
+    into the image or its border is cut off, as in gradients of strided convolutions. XLA turns
+    groups into a dense convolution of half operands. That is fast for up to 128 groups of one
+    feature, and hundreds of times slower than float32 for groups of several.
+
+    Args:
+        params: parameters of ``conv_general_dilated``.
+        filters: the shape of the right operand.
+        result: the shape of the result.
+    """
+    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
+    inside = filters[numbers.rhs_spec[1]]
+    edges = [edge for pair in params["padding"] for edge in pair]
+    if not all(isinstance(size, int) for size in (*filters, *result, *edges)):
+        return False
+    return (
+        params["batch_group_count"] == 1
+        and (groups == 1 or (inside == 1 and groups <= _MOST_GROUPS))
+        and len(filters) in _RANKS
+        and all(dilation == 1 for dilation in params["lhs_dilation"])
+        and min(edges) >= 0
+        and min(*filters, *result) > 0
+    )
+
+
+_MOST_GROUPS = 128
+_RANKS = (3, 4, 5)
+"""The numbers of axes of an image for which the library has kernels."""

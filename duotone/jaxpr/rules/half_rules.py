@@ -175,7 +175,8 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Binds a convolution of half operands, as a dot if it has the optimization ``window_dots``."""
     (node,) = step.nodes
-    if r.optimizations.at(node, Layer.BINDING) is None or not takes_rows(*operands):
+    found = r.optimizations.at(node, Layer.BINDING)
+    if found is None or found.name != "window_dots" or not takes_rows(*operands):
         return _bind(r, step, env, operands)
     image, filters = operands
     dtype = FULL_DTYPE if r.kept(node, 0) is Paint.FULL else r.half.name

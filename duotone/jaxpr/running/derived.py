@@ -53,8 +53,9 @@ class DerivedRunner(Runner):
         function: Callable[..., Any],
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
         find_passes: FindPasses,
+        options: Callable[[Traced], bool] | None = None,
     ) -> None:
-        super().__init__(function, rewrite)
+        super().__init__(function, rewrite, options=options)
         self._find_passes = find_passes
         self._declined: set[Any] = set()
 

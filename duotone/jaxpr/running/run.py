@@ -16,6 +16,7 @@ import jax
 from jax.core import Tracer
 
 from duotone import _jax
+from duotone.devices.options import compiler_options, with_options
 from duotone.errors import LeakedTracerError
 from duotone.graph.collector import collector_paused
 from duotone.jaxpr.reading.scopes import MARKER
@@ -37,10 +38,21 @@ class Runner:
         function: Callable[..., Any],
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
         by: str = "autocast",
+        options: Callable[[Traced], bool] | None = None,
     ) -> None:
+        """Makes a runner.
+
+        Args:
+            function: the user's function.
+            rewrite: rewrites it.
+            by: the function of duotone that the user called, for messages.
+            options: whether a program of its own gains from :func:`duotone.compiler_options`;
+                none does if omitted.
+        """
         self._function = function
         self._rewrite = rewrite
         self._name = describe_callable(function, by)
+        self._options = options
         self._compiled: dict[Any, Callable[..., tuple[list[Any], Results]]] = {}
         self._structures: dict[Any, int] = {}
 
@@ -49,6 +61,8 @@ class Runner:
         arrays, signature = flatten_call(self._name, args, kwargs)
         key = self._key(signature, arrays)
         collection = collection_now()
+        if self._compiled_alone(arrays):
+            key = key, True
         compiled = self._compiled.get(key) if collection is None else None
         try:
             if collection is not None:
@@ -97,7 +111,22 @@ class Runner:
             return put_down(name, self._rewrite(traced), leaves), traced.results
 
         donated = self._donated(signature, arrays)
+        if self._compiled_alone(arrays) and self._gains(trace(self._function, signature, arrays)):
+            return jitted_with_options(program, donated)
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
+
+    def _compiled_alone(self, arrays: Sequence[Any]) -> bool:
+        """Checks if a call compiles a program of its own, which may have compiler options."""
+        return (
+            self._options is not None
+            and bool(compiler_options())
+            and collection_now() is None
+            and _jax.is_outermost(arrays)
+        )
+
+    def _gains(self, traced: Traced) -> bool:
+        """Checks if a program gains from compiler options."""
+        return self._options is not None and self._options(traced)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Returns the positions of the arrays that a function donates, if ``jit`` returned it.
@@ -121,6 +150,17 @@ class Runner:
                 self._name,
                 count,
             )
+
+
+def jitted_with_options(program: Callable[..., Any], donated: tuple[int, ...]) -> Any:
+    """Returns the ``jit`` function of a program that is painted for the device's options."""
+
+    def painted(*leaves: Any) -> Any:
+        with with_options():
+            return program(*leaves)
+
+    named = _jax.named(painted, MARKER)
+    return jax.jit(named, donate_argnums=donated, compiler_options=compiler_options())
 
 
 def marker() -> str:

@@ -3,7 +3,7 @@
 ::
 
     classes  ─ decline ───────────► classes   before painting: operations that do not gain are full
-    painting ─ keep_accumulators ─► painting  after painting: allow operations store float32
+    painting ─ keep_accumulators ─► painting  after painting: how allow operations store results
 
 Both stages respect the user's decisions (pins, list edits), and do nothing for
 :data:`~duotone.precision.classify.profitability.EVERYTHING`. They work for every painter: a
@@ -13,6 +13,7 @@ declined node is on the deny list without taint.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from duotone.graph.graph import Graph, Node, Paint
 from duotone.ops.entries import Kind, Taint
@@ -51,7 +52,7 @@ def decline(classes: Classes, background: Background) -> Classes:
         elif profitability.only_allow and known.kind is not Kind.UNLISTED:
             key = (known.entry.op, known.listed)
             if key not in passive:
-                reason = f"{profitability.device}: only large dots gain from half"
+                reason = f"{profitability.device}: only {profitability.gaining} gain from half"
                 passive[key] = known.denied(reason, Taint.NONE, Rule.DEVICE)
             found[node.index] = passive[key]
     return dataclasses.replace(classes, nodes=tuple(found))
@@ -59,27 +60,42 @@ def decline(classes: Classes, background: Background) -> Classes:
 
 def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Rule, str] | None:
     """Returns why an allow operation does not gain, as a rule and a reason; ``None`` if it does."""
-    is_dot = profitability.window_dots and "tiles" in node.attributes
-    gains = profitability.allow is None or not node.traits.isdisjoint(profitability.allow)
-    if not gains and not is_dot:
-        return Rule.DEVICE, f"{profitability.device}: {node.op} gains nothing from half"
+    limits = _limits(node, profitability)
+    if limits is None:
+        would = "slides" in node.attributes and node.flops >= profitability.min_flops
+        missing = profitability.missing if would else ""
+        return Rule.DEVICE, f"{profitability.device}: {node.op} gains nothing from half{missing}"
     shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return None  # a symbolic dimension may be large
-    if node.flops < profitability.min_flops:
-        return (
-            Rule.SMALL,
-            f"{profitability.device}: below {profitability.min_flops:.3g} FLOP, a cast costs more",
-        )
+    flops, intensity = limits
+    if node.flops < flops:
+        reason = f"below {flops:.3g} FLOP, a cast costs more"
+        return Rule.SMALL, f"{profitability.device}: {reason}"
     read = sum(graph.values[value].size for value in node.inputs)
-    if node.flops < profitability.min_intensity * read:
-        reason = f"below {profitability.min_intensity:g} FLOP per element read, a cast costs more"
+    if node.flops < intensity * read:
+        reason = f"below {intensity:g} FLOP per element read, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}"
     return None
 
 
+def _limits(node: Node, profitability: Profitability) -> tuple[float, float] | None:
+    """Returns the FLOP, and FLOP per element, from which a node gains; ``None`` if it never does.
+
+    A convolution that could be a dot counts as a dot.
+    """
+    is_dot = profitability.window_dots and "tiles" in node.attributes
+    allowed = profitability.allow
+    if allowed is None or is_dot or not node.traits.isdisjoint(allowed):
+        return profitability.min_flops, profitability.min_intensity
+    if "slides" not in node.attributes or profitability.convolutions == math.inf:
+        return None
+    one_group = node.attributes["slides"] == 1
+    return profitability.convolutions, profitability.convolution_intensity if one_group else 0.0
+
+
 def keep_accumulators(painting: Painting, classes: Classes, background: Background) -> Painting:
-    """Lets allow operations keep their float32 accumulators if only they gain from half.
+    """Stores the results of allow operations in the precision that is fast, if only they gain.
 
     Args:
         painting: the painting of any painter.
@@ -87,15 +103,18 @@ def keep_accumulators(painting: Painting, classes: Classes, background: Backgrou
         background: the program, and the operations that gain.
 
     Returns:
-        A painting in which allow operations store full, by rule ``wide``.
+        A painting in which dots keep their float32 accumulators, by rule ``wide``. On a device
+        where float32 sums are slow, one in which they store half, by rule ``allow``.
     """
-    if not background.profitability.only_allow:
+    profitability = background.profitability
+    if not profitability.only_allow:
         return painting
+    kept, rounded = (Paint.FULL, Rule.WIDE), (Paint.HALF, Rule.ALLOW)
+    old, new = (rounded, kept) if profitability.float32_sums else (kept, rounded)
     store, rules = list(painting.store), list(painting.rules)
     for index, node in enumerate(background.graph.nodes):
-        half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
         wide = Trait.WIDE in node.traits or "tiles" in node.attributes
-        if half and rules[index] is Rule.ALLOW and wide:
-            store[index] = Paint.FULL
-            rules[index] = Rule.WIDE
+        half = painting.compute[index] is Paint.HALF
+        if half and wide and (store[index], rules[index]) == old:
+            store[index], rules[index] = new
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))

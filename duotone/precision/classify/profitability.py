@@ -10,6 +10,7 @@ The numbers come from ``duotone/devices/table.py``.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from duotone.ops.traits import Traits
 
@@ -28,6 +29,12 @@ class Profitability:
         only_allow: whether only allow operations gain. Then all others stay full, and allow
             operations keep their float32 accumulators.
         window_dots: whether convolutions whose windows tile the image gain as well, as dots.
+        convolutions: floating point operations from which a convolution whose windows slide over
+            the image gains; infinite if none does.
+        convolution_intensity: the same per element of the operands, for convolutions of one group.
+            XLA is so slow at float32 convolutions of one feature per group that half always gains.
+        missing: what a convolution lacks that would gain with other compiler options, in words.
+        float32_sums: whether dots give their float32 sums as fast as half results.
     """
 
     device: str
@@ -36,11 +43,21 @@ class Profitability:
     min_intensity: float = 0.0
     only_allow: bool = False
     window_dots: bool = False
+    convolutions: float = math.inf
+    convolution_intensity: float = 0.0
+    missing: str = ""
+    float32_sums: bool = True
+
+    @property
+    def gaining(self) -> str:
+        """The operations that gain, in words, if only some do."""
+        return "large dots" if self.convolutions == math.inf else "large dots and convolutions"
 
     def without(self, optimizations: frozenset[str]) -> Profitability:
         """Returns the operations that gain if some optimizations are switched off."""
         kept = self.window_dots and "window_dots" not in optimizations
-        return dataclasses.replace(self, window_dots=kept)
+        least = math.inf if "library_convolutions" in optimizations else self.convolutions
+        return dataclasses.replace(self, window_dots=kept, convolutions=least)
 
 
 EVERYTHING = Profitability("any device")

@@ -139,6 +139,14 @@ def match_windows(node: Node, view: View) -> Optimization | None:
     return Optimization("window_dots", node.index, reason, ())
 
 
+def match_library(node: Node, view: View) -> Optimization | None:
+    """Matches a half convolution for which the library of a CPU has a kernel."""
+    if "slides" not in node.attributes or not view.computes_half(node):
+        return None
+    reason = "its windows slide over the image as it is: oneDNN has a half kernel for it"
+    return Optimization("library_convolutions", node.index, reason, ())
+
+
 def _known(node: Node, view: View) -> Dot | None:
     """Returns the axes of a half dot; ``None`` if a dimension or a label is unknown."""
     if "labels" not in node.attributes or not view.computes_half(node):

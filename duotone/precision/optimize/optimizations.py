@@ -121,6 +121,14 @@ REGISTRY = (
         layer=Layer.BINDING,
     ),
     RegistryRow(
+        "library_convolutions",
+        "convolution = half kernel of oneDNN, with duotone.compiler_options()",
+        "XLA computes other half convolutions in float32",
+        dots.match_library,
+        Trait.CONTRACTS,
+        layer=Layer.BINDING,
+    ),
+    RegistryRow(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, also where JAX derives it",
@@ -189,7 +197,7 @@ BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 OPTIMIZATIONS = tuple(BY_NAME)
 """The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
-    "one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
+    "one_hot loop_sums dot_orders swapped_rows window_dots library_convolutions weight_gradients "
     "materialize_widened materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
