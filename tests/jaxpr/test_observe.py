@@ -113,7 +113,7 @@ def test_names_of_arguments() -> None:
         (lambda x: jax.lax.iota(jnp.float32, 9), {"length": 9.0}),
         (
             lambda x: jax.lax.conv(x[None, None], x[None, None, :3, :2], (1, 1), "SAME"),
-            {"terms": 6.0, "sizes": (1, 1, 16, 6, 1, 1)},
+            {"terms": 6.0, "sizes": (1, 1, 16, 6, 1, 1), "slides": 1.0},
         ),
         (lambda x: jnp.tanh(x), {}),
     ],
