@@ -103,6 +103,13 @@ def test_errors_are_those_of_the_function() -> None:
         jax.grad(half(fails))(W)
 
 
+def test_without_jit() -> None:
+    with jax.disable_jit():
+        got = jax.grad(half(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2)))(W)
+    want = jax.grad(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2))(W)
+    np.testing.assert_allclose(got, want, atol=0.02 * float(jnp.abs(want).max()))
+
+
 def test_mapped_tangents_are_compiled_once() -> None:
     function = half(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2))
     tangents = jax.vmap(lambda t: jax.jvp(function, (W,), (t,))[1])

@@ -40,7 +40,8 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
         jaxpr: the program.
         name: the name of the equation.
     """
-    (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns
+    with jax.disable_jit(False):
+        (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns
     count = {"in": len(_jax.open_jaxpr(jaxpr).invars), "out": len(_jax.open_jaxpr(jaxpr).outvars)}
     count["donated"] = count["in"]
     of_each = {
