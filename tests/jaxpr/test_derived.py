@@ -110,6 +110,12 @@ def test_without_jit() -> None:
     np.testing.assert_allclose(got, want, atol=0.02 * float(jnp.abs(want).max()))
 
 
+@pytest.mark.parametrize(("function", "operation"), [(jnp.log, "log"), (lambda y: y**0.5, "mul")])
+def test_debug_nans_names_the_operation_of_either_pass(function: Any, operation: str) -> None:
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=f"encountered in {operation}\n"):
+        jax.grad(half(lambda w: jnp.sum(function(0 * (X @ w) - (operation == "log")))))(W)
+
+
 def test_mapped_tangents_are_compiled_once() -> None:
     function = half(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2))
     tangents = jax.vmap(lambda t: jax.jvp(function, (W,), (t,))[1])

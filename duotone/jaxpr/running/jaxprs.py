@@ -50,7 +50,12 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
         if isinstance(value, tuple) and len(value) == 1
     }
     params = {**eqn.params, **of_each, "jaxpr": jaxpr, "name": name}
-    return lambda *operands: eqn.primitive.bind(*operands, **params)
+
+    def call(*operands: Any) -> list[Any]:
+        with _jax.invalid_numbers_found(jaxpr, operands):
+            return eqn.primitive.bind(*operands, **params)
+
+    return call
 
 
 def function_name(jaxpr: _jax.ClosedJaxpr) -> str:
