@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import api_util as _api_util
 from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _private_core
@@ -315,6 +316,24 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
         return False
     of = [x.val if isinstance(x, _batching.BatchTracer) else x for x in arrays]
     return any(isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)) for x in of)
+
+
+@contextlib.contextmanager
+def invalid_numbers_found(jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> Iterator[None]:
+    """Names the operation whose NaN or infinity ends a call under ``jax_debug_nans``.
+
+    Args:
+        jaxpr: the program that is called.
+        operands: its arguments.
+
+    Raises:
+        FloatingPointError: the call made such a number.
+    """
+    try:
+        yield
+    except _api_util.InternalFloatingPointError as error:  # JAX handles it in calls of `jit` alone
+        _private_core.eval_jaxpr(open_jaxpr(jaxpr), consts_of(jaxpr), *operands)
+        raise FloatingPointError(str(error)) from None
 
 
 def is_operand(leaf: Any) -> bool:

@@ -101,3 +101,36 @@ def test_errors_are_those_of_the_function() -> None:
 
     with pytest.raises(TypeError, match="dot_general"):
         jax.grad(half(fails))(W)
+
+
+def test_without_jit() -> None:
+    with jax.disable_jit():
+        got = jax.grad(half(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2)))(W)
+    want = jax.grad(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2))(W)
+    np.testing.assert_allclose(got, want, atol=0.02 * float(jnp.abs(want).max()))
+
+
+@pytest.mark.parametrize(("function", "operation"), [(jnp.log, "log"), (lambda y: y**0.5, "mul")])
+def test_debug_nans_names_the_operation_of_either_pass(function: Any, operation: str) -> None:
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=f"encountered in {operation}\n"):
+        jax.grad(half(lambda w: jnp.sum(function(0 * (X @ w) - (operation == "log")))))(W)
+
+
+def test_mapped_tangents_are_compiled_once() -> None:
+    function = half(lambda w: jnp.mean(jax.nn.gelu(X @ w) ** 2))
+    tangents = jax.vmap(lambda t: jax.jvp(function, (W,), (t,))[1])
+    tangents(jnp.stack([W, W]))
+    compiled: list[str] = []
+
+    def listen(name: str, *_: Any, **__: Any) -> None:
+        if name.endswith("backend_compile_duration"):
+            compiled.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        tangents(jnp.stack([W, W]))
+        assert not compiled
+        jax.jit(lambda w: w + 1)(W)
+        assert compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)

@@ -40,7 +40,8 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
         jaxpr: the program.
         name: the name of the equation.
     """
-    (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns
+    with jax.disable_jit(False):
+        (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns
     count = {"in": len(_jax.open_jaxpr(jaxpr).invars), "out": len(_jax.open_jaxpr(jaxpr).outvars)}
     count["donated"] = count["in"]
     of_each = {
@@ -49,7 +50,12 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
         if isinstance(value, tuple) and len(value) == 1
     }
     params = {**eqn.params, **of_each, "jaxpr": jaxpr, "name": name}
-    return lambda *operands: eqn.primitive.bind(*operands, **params)
+
+    def call(*operands: Any) -> list[Any]:
+        with _jax.invalid_numbers_found(jaxpr, operands):
+            return eqn.primitive.bind(*operands, **params)
+
+    return call
 
 
 def function_name(jaxpr: _jax.ClosedJaxpr) -> str:

@@ -30,6 +30,7 @@ class Passes:
             respect to the differentiated arguments.
         reached: for each result, whether it depends on a differentiated argument.
         types: the types of the tangents of the ``reached`` results.
+        mapped: the mapped passes so far, by the dimensions of their operands and the size.
     """
 
     forward: Callable[..., tuple[list[Any], list[Any]]]
@@ -37,6 +38,7 @@ class Passes:
     backward: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
     reached: tuple[bool, ...]
     types: tuple[Any, ...]
+    mapped: dict[Any, Passes] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -97,6 +99,13 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
 
 def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
     """Returns the passes of a program that is mapped over dimensions of its operands."""
+    key = dims, size
+    if key not in passes.mapped:  # JAX keeps a compiled program for each value of a parameter
+        passes.mapped[key] = _map(passes, dims, size)
+    return passes.mapped[key]
+
+
+def _map(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
     residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
