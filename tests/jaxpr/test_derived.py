@@ -112,7 +112,10 @@ def test_without_jit() -> None:
 
 @pytest.mark.parametrize(("function", "operation"), [(jnp.log, "log"), (lambda y: y**0.5, "mul")])
 def test_debug_nans_names_the_operation_of_either_pass(function: Any, operation: str) -> None:
-    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=f"encountered in {operation}\n"):
+    with (
+        jax.debug_nans(True),
+        pytest.raises(FloatingPointError, match=f"encountered in {operation}\n"),
+    ):
         jax.grad(half(lambda w: jnp.sum(function(0 * (X @ w) - (operation == "log")))))(W)
 
 

@@ -27,7 +27,9 @@ def program_of(
         constants: the array of each constant, by its variable.
     """
     info = _jax.open_jaxpr(like).debug_info.with_unknown_names()
-    opened = _jax.open_program(list(constants), invars, outvars, eqns, debug_info=info)
+    opened = _jax.open_program(
+        list(constants), invars, outvars, eqns, debug_info=info, is_high=_jax.are_high(eqns)
+    )
     return _jax.closed_program(opened, list(constants.values()))
 
 
