@@ -125,9 +125,9 @@ def test_mapped_tangents_are_compiled_once() -> None:
     tangents(jnp.stack([W, W]))
     compiled: list[str] = []
 
-    def listen(name: str, *_: Any, **__: Any) -> None:
-        if name.endswith("backend_compile_duration"):
-            compiled.append(name)
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
