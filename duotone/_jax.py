@@ -52,6 +52,7 @@ NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
+eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
 
 # These contexts are part of the key of `jit` caches.
 assumed_device = jax.make_user_context(default_value=None)
@@ -316,24 +317,6 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
         return False
     of = [x.val if isinstance(x, _batching.BatchTracer) else x for x in arrays]
     return any(isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)) for x in of)
-
-
-@contextlib.contextmanager
-def invalid_numbers_found(jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> Iterator[None]:
-    """Names the operation whose NaN or infinity ends a call under ``jax_debug_nans``.
-
-    Args:
-        jaxpr: the program that is called.
-        operands: its arguments.
-
-    Raises:
-        FloatingPointError: the call made such a number.
-    """
-    try:
-        yield
-    except _api_util.InternalFloatingPointError as error:  # JAX handles it in calls of `jit` alone
-        _private_core.eval_jaxpr(open_jaxpr(jaxpr), consts_of(jaxpr), *operands)
-        raise FloatingPointError(str(error)) from None
 
 
 def are_high(eqns: Sequence[Eqn]) -> bool:

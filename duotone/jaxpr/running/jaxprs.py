@@ -54,8 +54,11 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
     params = {**eqn.params, **of_each, "jaxpr": jaxpr, "name": name}
 
     def call(*operands: Any) -> list[Any]:
-        with _jax.invalid_numbers_found(jaxpr, operands):
+        try:
             return eqn.primitive.bind(*operands, **params)
+        except _jax.InvalidNumberError as error:  # of `jax_debug_nans`; `jax.jit` alone handles it
+            _jax.eval_jaxpr(_jax.open_jaxpr(jaxpr), _jax.consts_of(jaxpr), *operands)
+            raise FloatingPointError(str(error)) from None  # no operation alone makes the number
 
     return call
 
