@@ -319,15 +319,6 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
     return any(isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)) for x in of)
 
 
-def are_high(eqns: Sequence[Eqn]) -> bool:
-    """Checks if one of some equations has to be lowered to JAX's older primitives first.
-
-    ``jit`` does so in a program that says it has such an equation. JAX 0.12 writes the linear maps
-    of ``jax.lax.custom_root`` as one.
-    """
-    return any(e.primitive.is_high(*[v.aval for v in e.invars], **e.params) for e in eqns)
-
-
 def is_operand(leaf: Any) -> bool:
     """Checks if JAX traces a leaf that is not an array: a Ref, a token, a registered type."""
     try:

@@ -58,6 +58,7 @@ class Rule(enum.StrEnum):
         "cancellation",
         "a logarithm or a division, for example, reads how close it is to its limit",
     )
+    REPEATED = "repeated", "computes the same as an operation that a safety rule keeps float32"
     OVERFLOW = "overflow", "its result or an operand does not fit half"
     UNDERFLOW = "underflow", "most of its measured values are below the normal range of half"
     RANGE = (
@@ -123,6 +124,7 @@ _BEFORE_PAINTING = frozenset(
         Rule.SEGMENT,
         Rule.LOG_POWER,
         Rule.CANCELLATION,
+        Rule.REPEATED,
         Rule.OVERFLOW,
     }
 )

@@ -28,9 +28,18 @@ def program_of(
     """
     info = _jax.open_jaxpr(like).debug_info.with_unknown_names()
     opened = _jax.open_program(
-        list(constants), invars, outvars, eqns, debug_info=info, is_high=_jax.are_high(eqns)
+        list(constants), invars, outvars, eqns, debug_info=info, is_high=_are_high(eqns)
     )
     return _jax.closed_program(opened, list(constants.values()))
+
+
+def _are_high(eqns: Sequence[_jax.Eqn]) -> bool:
+    """Checks if one of some equations has to be lowered to JAX's older primitives first.
+
+    ``jit`` does so in a program that says it has such an equation. JAX 0.12 writes the linear maps
+    of ``jax.lax.custom_root`` as one.
+    """
+    return any(e.primitive.is_high(*[v.aval for v in e.invars], **e.params) for e in eqns)
 
 
 def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:

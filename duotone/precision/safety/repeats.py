@@ -1,0 +1,72 @@
+"""Repeated operations: a value that a program computes several times has one precision.
+
+``where(f(x) > 0, log(where(f(x) > 0, f(x), 1.0)), 0.0)`` guards a logarithm with a condition. If a
+rule keeps the ``f(x)`` in the logarithm float32, and those in the conditions are half, they disagree
+near 0, and the logarithm of a negative number is NaN. So operations that are equal are float32 if a
+safety rule denies one of them::
+
+    equal = the same operation, attributes and results, of the same or of equal operands
+
+A part of an array (a slice, an element) is equal to nothing, since the graph does not say which
+part it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+
+_REASON = "computes the same as an operation that a safety rule keeps float32"
+_WHOLE = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.REPEATS, Trait.CONVERTS, Trait.FLIPS})
+_PRODUCTS = frozenset({Trait.EINSUM, Trait.CONVOLVES, Trait.CONTRACTS})
+
+
+def keep_repeated(classes: Classes, background: Background) -> Classes:
+    """Denies operations that are equal to a denied one.
+
+    Args:
+        classes: the class of each node.
+        background: the program.
+
+    Returns:
+        New classes; the same object if there are no such operations.
+    """
+    found: dict[int, str] = {}
+    for equal in _equal(background.graph):
+        kinds = [classes.nodes[index] for index in equal]
+        if any(kind.kind is Kind.DENY and kind.rule is not None for kind in kinds):
+            found.update(dict.fromkeys(equal, _REASON))
+    return classes.with_denied(found, Rule.REPEATED)
+
+
+def _equal(graph: Graph) -> Iterator[list[int]]:
+    """Yields the indices of nodes that are equal, two or more at a time."""
+    first = {value.index: value.index for value in graph.values}
+    groups: dict[object, list[int]] = {}
+    for node in graph.nodes:
+        if not _is_function(node):
+            continue
+        results = tuple((graph.values[v].dtype, graph.values[v].shape) for v in node.outputs)
+        operands = tuple(first[v] for v in node.inputs)
+        facts = tuple(sorted(node.attributes.items()))
+        key = node.op, node.list_key, node.body, operands, facts, results
+        group = groups.setdefault(key, [])
+        group.append(node.index)
+        made = graph.nodes[group[0]].outputs
+        first.update(zip(node.outputs, made, strict=True))
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _is_function(node: Node) -> bool:
+    """Returns True if the graph holds all that the results of a node depend on."""
+    if not node.inputs or Trait.UNDESCRIBED in node.traits:
+        return False
+    if Trait.MOVES in node.traits:
+        return bool(_WHOLE & node.traits)
+    return bool(node.interval) or bool(_PRODUCTS & node.traits)
