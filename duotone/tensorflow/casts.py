@@ -16,7 +16,6 @@ from collections.abc import Collection
 from duotone.errors import GraphDefError
 from duotone.tensorflow.protos import FLOAT, HALF, GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import CastNodeRecord
-from duotone.tensorflow.shapes import ElementCount
 from duotone.tensorflow.tensors import halve_const
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Port, Units
@@ -25,16 +24,13 @@ BYTES_PER_ELEMENT = 6
 """A cast reads one of the two types and writes the other: 4 bytes and 2."""
 
 
-def apply(
-    graph: GraphDef, facts: Facts, allow: Collection[int], elements: ElementCount
-) -> tuple[CastNodeRecord, ...]:
+def apply(graph: GraphDef, facts: Facts, allow: Collection[int]) -> tuple[CastNodeRecord, ...]:
     """Changes the types of a graph and adds casts.
 
     Args:
         graph: the GraphDef that the units were made from; it is changed.
         facts: its units.
         allow: the units that become half if they are float32.
-        elements: the number of elements of a port.
 
     Returns:
         The casts that were added.
@@ -62,7 +58,7 @@ def apply(
                 ]
                 if readers:
                     cast = _add_cast(graph, node, port, facts.half, not half, names)
-                    casts.append(_connect(units, cast, (position, port), readers, elements))
+                    casts.append(_connect(facts, cast, (position, port), readers))
     return tuple(casts)
 
 
@@ -105,16 +101,13 @@ def _add_cast(
 
 
 def _connect(
-    units: Units,
-    cast: NodeDef,
-    source: tuple[int, int],
-    readers: list[Port],
-    elements: ElementCount,
+    facts: Facts, cast: NodeDef, source: tuple[int, int], readers: list[Port]
 ) -> CastNodeRecord:
     """Makes readers read a cast."""
+    units = facts.units
     for reader in readers:
         units.nodes[reader.node].input[reader.slot] = cast.name
-    count = elements(*source)
+    count = facts.shapes.elements(*source)
     target = cast.attr["DstT"].type
     return CastNodeRecord(
         name=cast.name,

@@ -22,7 +22,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Paint
@@ -32,17 +32,18 @@ from duotone.tensorflow.journal import PaintedUnit
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.shapes import ElementCount, element_count
 from duotone.tensorflow.unit_facts import Facts
 
+ElementCount = Callable[[int, int], int | None]
+"""Takes a node and its port; returns the number of elements, None where it is not known."""
 
-def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -> Precisions:
+
+def paint_mincut(facts: Facts, precisions: Precisions) -> Precisions:
     """Repaints the units for which TensorFlow's rules leave a choice.
 
     Args:
         facts: the units.
         precisions: TensorFlow's painting of them.
-        elements: how many elements a port has.
 
     Returns:
         Precisions whose casts move no more bytes than those of ``precisions``.
@@ -50,7 +51,7 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
     if not precisions.found_work or facts.resolved.force_all:
         return precisions
     variables = _Variables(facts, precisions)
-    guessed = element_count(facts.units, guess=True)
+    guessed, elements = facts.shapes.guessed_elements, facts.shapes.elements
     chosen = _solve(facts, variables, guessed)
     allow = {
         unit: precisions.allow.get(unit, "cut")

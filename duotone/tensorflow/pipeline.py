@@ -58,7 +58,7 @@ from duotone.tensorflow.preparation import (
 )
 from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
-from duotone.tensorflow.shapes import element_count
+from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
 
@@ -353,6 +353,7 @@ def _rewrite_body(
     units = make_units(graph, settings.find_op)
     facts = Facts(
         units,
+        Shapes(units),
         settings.resolved,
         tuple(settings.resolved.lists.get(node.op, node.op).kind for node in units.nodes),
         processed,
@@ -361,7 +362,6 @@ def _rewrite_body(
         settings.loops.get(item),
         settings.compiled,
     )
-    elements = element_count(units)
     unsafe = _find_unsafe(facts, settings)
     if settings.resolved.painter == "duotone":
         measured = settings.measured if item == MAIN_GRAPH else NO_MEASUREMENTS
@@ -369,11 +369,11 @@ def _rewrite_body(
     else:
         precisions = paint(facts)
         if settings.resolved.painter == "mincut":
-            precisions = paint_mincut(facts, precisions, elements)
+            precisions = paint_mincut(facts, precisions)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )
-    casts = apply(graph, facts, precisions.allow, elements)
+    casts = apply(graph, facts, precisions.allow)
     chosen = {
         units.nodes[units.node[unit]].name: reason.words
         for unit, reason in unsafe.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from duotone.graph.graph import FULL_DTYPE, Magnitude, Node, Value
 from duotone.ops.traits import Trait
 from duotone.tensorflow.protos import dtype_of
-from duotone.tensorflow.shapes import Shape, count_elements, element_count, find_shapes
+from duotone.tensorflow.shapes import Shape, Shapes, count_elements
 from duotone.tensorflow.units import Units
 
 ELEMENTS = -1
@@ -25,6 +25,7 @@ class Ports:
 
     Args:
         units: of the graph.
+        shapes: of their values.
         body: by node, the index of its body.
 
     Attributes:
@@ -32,10 +33,8 @@ class Ports:
         found: by node and port, the index of its value.
     """
 
-    def __init__(self, units: Units, body: Sequence[int]) -> None:
-        self._units, self._body = units, body
-        self._shapes = find_shapes(units)
-        self._sizes = element_count(units, guess=True)
+    def __init__(self, units: Units, shapes: Shapes, body: Sequence[int]) -> None:
+        self._units, self._shapes, self._body = units, shapes, body
         self.values: list[Value] = []
         self.found: dict[tuple[int, int], int] = {}
 
@@ -90,7 +89,7 @@ class Ports:
         if port == ELEMENTS:
             return FULL_DTYPE, None, 1
         port = max(port, 0)
-        known = self._shapes[position]
+        known = self._shapes.known[position]
         shape = known[port] if port < len(known) else None
         dtype = dtype_of(self._units.dtype[self._units.outputs[position][port]])
         return dtype, shape, self._size(position, port, shape)
@@ -99,5 +98,5 @@ class Ports:
         """Returns the number of elements, guessed where a side is unknown."""
         known = count_elements(shape)
         if known is None or shape is None or None in shape:
-            return self._sizes(position, port) or 1
+            return self._shapes.guessed_elements(position, port) or 1
         return known

@@ -7,6 +7,7 @@ and graphs of TensorFlow's own classes (the same messages, other Python classes)
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from duotone.errors import MissingExtraError
@@ -50,6 +51,7 @@ _REFERENCE = 100
 """The number of a reference type is larger by this than that of its type."""
 
 
+@functools.cache
 def dtype_of(number: int) -> str:
     """Returns the neutral name of a data type, such as ``float32``; ``none`` without numbers.
 

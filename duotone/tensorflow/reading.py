@@ -38,7 +38,6 @@ from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rows import attributes_of, flops_of, row_of
-from duotone.tensorflow.shapes import running_order
 from duotone.tensorflow.tensor_lists import (
     READERS,
     WRITERS,
@@ -95,7 +94,7 @@ def read(facts: Facts) -> ReadGraph:
         The neutral graph, and the units of each of its nodes.
     """
     reader = _Reader(facts)
-    for position in running_order(facts.units):
+    for position in facts.units.order:
         reader.add(position)
     return reader.close()
 
@@ -106,7 +105,7 @@ class _Reader:
     def __init__(self, facts: Facts) -> None:
         self.facts, self.source = facts, facts.units
         self.frames = frames_of(self.source, in_loop=facts.tested is not None)
-        self.ports = Ports(self.source, self.frames.body)
+        self.ports = Ports(self.source, facts.shapes, self.frames.body)
         self.values = self.ports.values
         self.nodes: list[Node] = []
         self.units: list[tuple[int, ...]] = []

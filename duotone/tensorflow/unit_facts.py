@@ -11,6 +11,7 @@ from duotone.precision.resolved import Resolved
 from duotone.tensorflow.devices import DeviceType, placement
 from duotone.tensorflow.op_registry import attribute_values, has_kernel
 from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED, NodeDef
+from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.units import Units
 
 HALF_TYPES = {"float16": HALF, "bfloat16": BFLOAT16}
@@ -26,6 +27,7 @@ class Facts:
 
     Attributes:
         units: the graph.
+        shapes: of its values.
         resolved: the user's policy.
         kinds: by node, the list that its op is on.
         processed: by node, whether the rewrite may change it.
@@ -38,6 +40,7 @@ class Facts:
     """
 
     units: Units
+    shapes: Shapes
     resolved: Resolved
     kinds: tuple[Kind, ...]
     processed: tuple[bool, ...]

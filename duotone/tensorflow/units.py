@@ -21,6 +21,9 @@ from duotone.errors import GraphDefError
 from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import INVALID, GraphDef, NodeDef, type_name
 
+LOOP_BACK = ("NextIteration", "RefNextIteration")
+"""Ops whose readers do not wait for them."""
+
 MOST_REPEATS = 2**20
 """An argument repeated more often than this is a sign of a damaged file."""
 
@@ -74,6 +77,7 @@ class Units:
         dtype: by unit, number of its data type.
         before: by unit, the units whose values it reads.
         after: by unit, the units that read its values.
+        order: the positions of the nodes, each after its inputs; back edges of loops are ignored.
     """
 
     nodes: list[NodeDef]
@@ -89,6 +93,7 @@ class Units:
     dtype: list[int]
     before: list[list[int]]
     after: list[list[int]]
+    order: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.node)
@@ -149,7 +154,27 @@ def make_units(graph: GraphDef, find_op: FindOp) -> Units:
     for position in range(count):
         _add_edges(units, position)
     units.remove_doubles()
+    units.order = _running_order(units)
     return units
+
+
+def _running_order(units: Units) -> list[int]:
+    """Returns the positions of the nodes after their inputs; nodes of other cycles are left out."""
+    readers: list[list[int]] = [[] for _ in units.nodes]
+    waiting = [0] * len(units.nodes)
+    back = {position for position, node in enumerate(units.nodes) if node.op in LOOP_BACK}
+    for position, sources in enumerate(units.sources):
+        for source, _ in sources:
+            if source not in back:
+                readers[source].append(position)
+                waiting[position] += 1
+    order = [position for position, count in enumerate(waiting) if count == 0]
+    for position in order:  # it grows on the way
+        for reader in readers[position]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                order.append(reader)
+    return order
 
 
 def _definition(node: NodeDef, find_op: FindOp) -> OpDefinition:
@@ -166,8 +191,9 @@ def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -
     """Returns the number of a unit's data type; the op's default if the node does not set it."""
     if not attribute.name:
         return attribute.fixed
-    if attribute.name in node.attr:
-        value = node.attr[attribute.name]
+    given = node.attr
+    if attribute.name in given:
+        value = given[attribute.name]
         if attribute.position < 0:
             return value.type
         types = value.list.type
@@ -223,7 +249,8 @@ def _add_node(
         layouts: those that are the same for all nodes of an op; found ones are added.
     """
     layout = layouts.get(node.op)
-    if layout is None or any(t.name and t.name not in node.attr for t in layout.attributes):
+    given = node.attr
+    if layout is None or any(t.name and t.name not in given for t in layout.attributes):
         layout = _layout(node, definition)
         if _is_uniform(definition):
             layouts[node.op] = layout
@@ -238,7 +265,7 @@ def _add_node(
         units.dtype.append(type_of(node, definition, attribute))
         units.before.append([])
         units.after.append([])
-    for name in node.attr:
+    for name in given:
         if name not in definition.attributes and not name.startswith("_"):
             raise GraphDefError(
                 f"node {node.name!r}: the op {node.op} has no attribute {name!r} in TensorFlow "

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from benchmarks._graphdefs import resnet50
-from duotone.tensorflow.op_registry import find_op
+from duotone.tensorflow.op_registry import define_function, find_op
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.shapes import count_elements, find_shapes
+from duotone.tensorflow.shapes import Shapes, count_elements
+from duotone.tensorflow.shapes.find import SHAPE_RULES
 from duotone.tensorflow.units import make_units
-from tests.tensorflow.painted import Builder
+from tests.tensorflow.painted import Builder, placeholder, rewrite
 
 
-def shapes_of(b: Builder, **options):
+def shapes_of(b: Builder, *, guess: bool = False):
     units = make_units(b.graph, find_op)
-    found = find_shapes(units, **options)
+    shapes = Shapes(units)
+    found = shapes.guessed if guess else shapes.known
     return {node.name: tuple(found[i]) for i, node in enumerate(units.nodes)}
 
 
@@ -108,7 +110,7 @@ def test_a_graph_that_contradicts_itself_is_not_for_shapes_to_refuse():
 
 def test_every_float_of_a_training_graph_is_known():
     units = make_units(resnet50(), find_op)
-    found = find_shapes(units)
+    found = Shapes(units).known
     unknown = [
         units.nodes[i].name
         for i, ports in enumerate(found)
@@ -116,3 +118,48 @@ def test_every_float_of_a_training_graph_is_known():
         if shape is None and units.dtype[units.outputs[i][port]] == FLOAT
     ]
     assert unknown == []
+
+
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
+def test_a_rewrite_finds_each_shape_once(painter, monkeypatch):
+    found: list[str] = []
+    rule = SHAPE_RULES["MatMul"]
+
+    def counted(operation):
+        found.append(operation.node.name)
+        return rule(operation)
+
+    monkeypatch.setitem(SHAPE_RULES, "MatMul", counted)
+    b = Builder()
+    x = placeholder(b, size=512)
+    first = b.add("MatMul", x, x, name="first")
+    b.add("MatMul", first, first, name="second")
+    result = rewrite(b.graph, painter=painter)
+    assert result.casts
+    assert sorted(found) == ["first", "second"]
+
+
+def test_a_guess_reaches_the_readers_of_what_is_not_known_alone():
+    b = Builder()
+    unknown = b.add("Placeholder", name="u", dtype=FLOAT)
+    scaled = b.add("Mul", unknown, value(b, 3, 4), name="scaled")
+    b.add("Relu", scaled, name="read")
+    b.add("Relu", value(b, 5), name="apart")
+    known, guessed = shapes_of(b), shapes_of(b, guess=True)
+    assert (known["scaled"], known["read"], known["apart"]) == ((None,), (None,), ((5,),))
+    assert guessed["scaled"] == guessed["read"] == ((3, 4),)
+    assert guessed["apart"] == ((5,),)
+
+
+def test_a_function_of_the_library_may_have_the_name_of_an_op():
+    b = Builder()
+    identity = b.graph.library.function.add().signature
+    identity.name = "Identity"
+    identity.input_arg.add(name="x", type=FLOAT)
+    for name in ("first", "second"):
+        identity.output_arg.add(name=name, type=FLOAT)
+    b.graph.node.add(name="both", op="Identity", input=[value(b, 2)])
+    b.add("Relu", "both:1", name="read")
+    functions = {"Identity": define_function(identity)}
+    units = make_units(b.graph, lambda op: functions.get(op) or find_op(op))
+    assert Shapes(units).known[units.index["read"]] == [(2,)]

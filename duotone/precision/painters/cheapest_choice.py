@@ -54,8 +54,9 @@ class Choice:
             read = {r if r < 0 else self._of_node[r] for r in readers}
             read = {_GIVEN[Paint(-1 - r)] if r < 0 else r for r in read} - {producer}
             if read:
-                pay_for_casts(self._labels, producer, read, cost(value))
-                self._total += 2 * cost(value) * (len(read) + 1)
+                price = cost(value)
+                pay_for_casts(self._labels, producer, read, price)
+                self._total += 2 * price * (len(read) + 1)
 
     def cost_of_casts(self, paints: Sequence[Paint], cost: Cost) -> int:
         """Returns the cost of all casts if each node has one precision."""

@@ -22,6 +22,7 @@ fuses casts, this stage gains nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.ops.entries import PASSIVE, Kind
@@ -54,8 +55,9 @@ def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
     Returns:
         A painting whose casts cost no more; changed nodes have the rule ``cut``.
     """
+    costs, weights = [_cost(value) for value in graph.values], _of_weights(graph)
     for _ in range(_PASSES):
-        found = _Pass(graph, classes, painting).painting()
+        found = _Pass(graph, classes, painting, costs, weights).painting()
         if found is painting:
             break
         painting = found
@@ -63,11 +65,26 @@ def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
 
 
 class _Pass:
-    """One choice, from one painting to a better one."""
+    """One choice, from one painting to a better one.
 
-    def __init__(self, graph: Graph, classes: Classes, before: Painting) -> None:
+    Args:
+        graph: the program.
+        classes: the class of each node.
+        before: the painting.
+        costs: by value, the cost of a cast.
+        weights: the nodes whose float32 operands are all constants, or results of such nodes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        classes: Classes,
+        before: Painting,
+        costs: Sequence[int],
+        weights: Collection[int],
+    ) -> None:
         self._graph, self._classes, self._before = graph, classes, before
-        self._weights = _of_weights(graph)
+        self._costs, self._weights = costs, weights
         self._exact = self._move_half_values()
         self._results = {value for value, _ in graph.outputs}
         self._opened = [node for node in graph.nodes if self._is_open(node)]
@@ -79,15 +96,18 @@ class _Pass:
             return self._before
         given = [None if index in opened else paint for index, paint in enumerate(before)]
         choice = Choice(self._graph, given)
-        choice.pay(_cost)
-        prohibitive = 3 * sum(map(_cost, self._graph.values))
+        choice.pay(self._cost_of)
+        prohibitive = 3 * sum(self._costs)
         for node in self._opened:
             choice.prefer(node.index, before[node.index], self._price(node))
             if before[node.index] is Paint.FULL and node.index not in self._exact:
                 self._forbid(choice, node, prohibitive)
         chosen = choice.solve()
-        old, new = (choice.cost_of_casts(paints, _cost) for paints in (before, chosen))
+        old, new = (choice.cost_of_casts(paints, self._cost_of) for paints in (before, chosen))
         return self._before if new >= old else self._changed(chosen)
+
+    def _cost_of(self, value: Value) -> int:
+        return self._costs[value.index]
 
     def _changed(self, chosen: list[Paint]) -> Painting:
         pairs = zip(self._before.rules, self._before.compute, chosen, strict=True)

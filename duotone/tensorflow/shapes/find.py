@@ -12,7 +12,9 @@ ignores the loop edges of a Merge, since a loop keeps shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from collections.abc import Sequence
 
 from duotone.tensorflow.shapes.algebra import ALGEBRA
 from duotone.tensorflow.shapes.arrays import ARRAYS
@@ -28,12 +30,6 @@ from duotone.tensorflow.shapes.operation import (
 from duotone.tensorflow.shapes.values import LARGEST_VALUE, VALUES
 from duotone.tensorflow.units import Units
 
-LOOP_BACK = ("NextIteration", "RefNextIteration")
-"""Ops whose readers do not wait for them."""
-
-ElementCount = Callable[[int, int], int | None]
-"""(node, port) -> number of elements, None where the shape is not known."""
-
 GUESSED_DIMENSION = 32
 """The size that a guess takes for an unknown dimension, mostly the batch."""
 
@@ -41,55 +37,92 @@ SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 """The shape rule of each op that has one."""
 
 
-def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
-    """Returns the shapes of all outputs.
+class Shapes:
+    """The shapes of a graph's values, found once and only when they are first asked for.
+
+    A guess is a likely shape where the true one is not known: a window of unknown size is small,
+    and an op of unknown shape gives as much as its largest input has.
 
     Args:
         units: the units of the graph.
-        guess: give a likely shape where the true one is not known: a window of unknown size is
-            small, and an op of unknown shape gives as much as its largest input has.
-
-    Returns:
-        For each node, the shapes of its outputs.
     """
-    nodes = units.nodes
-    shapes: list[Sequence[Shape]] = [()] * len(nodes)
-    values: list[Sequence[Numbers]] = [()] * len(nodes)
-    for position in running_order(units):
-        node = nodes[position]
-        count = len(units.outputs[position])
-        sources = units.sources[position]
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    @functools.cached_property
+    def known(self) -> Sequence[Sequence[Shape]]:
+        """For each node, the shapes of its outputs; None for one that is not known."""
+        return self._found.shapes
+
+    @functools.cached_property
+    def guessed(self) -> Sequence[Sequence[Shape]]:
+        """For each node, the shapes of its outputs, with guesses."""
+        return _guess(self._units, self._found).shapes
+
+    def elements(self, node: int, port: int) -> int | None:
+        """Returns the number of elements of a port; None where the shape is not known."""
+        return count_elements(self.known[node][port])
+
+    def guessed_elements(self, node: int, port: int) -> int | None:
+        """Returns a likely number of elements of a port."""
+        return count_elements(self.guessed[node][port], GUESSED_DIMENSION)
+
+    @functools.cached_property
+    def _found(self) -> _Found:
+        units = self._units
+        found = _Found.nothing(units)
+        for position in units.order:
+            found.add(units, position)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """By node, the shapes and the values of its outputs."""
+
+    shapes: list[Sequence[Shape]]
+    values: list[Sequence[Numbers]]
+
+    @classmethod
+    def nothing(cls, units: Units) -> _Found:
+        """Returns None for each output."""
+        unknown = [(None,) * len(ports) for ports in units.outputs]
+        return cls([*unknown], [*unknown])
+
+    def add(self, units: Units, position: int, *, guess: bool = False) -> None:
+        """Finds the shapes and values of one node, whose inputs were found before."""
+        node, shapes, values = units.nodes[position], self.shapes, self.values
+        sources, count = units.sources[position], len(units.outputs[position])
+        if not count:
+            return
         operation = Operation(
             node,
-            [shapes[n][p] if p < len(shapes[n]) else None for n, p in sources],
-            [values[n][p] if p < len(values[n]) else None for n, p in sources],
+            [shapes[n][p] for n, p in sources],
+            [values[n][p] for n, p in sources],
             count,
             guess,
         )
         shapes[position] = _shapes(operation, SHAPE_RULES.get(node.op))
         rule = VALUES.get(node.op)
         if rule is not None:
-            found = rule(operation)
-            values[position] = [None if v and len(v) > LARGEST_VALUE else v for v in found]
-    return shapes
+            found = [None if v and len(v) > LARGEST_VALUE else v for v in rule(operation)]
+            values[position] = (found + [None] * count)[:count]
 
 
-def running_order(units: Units) -> list[int]:
-    """Positions of nodes after their inputs; ignores the back edges of loops."""
-    readers: list[list[int]] = [[] for _ in units.nodes]
-    waiting = [0] * len(units.nodes)
-    for position, sources in enumerate(units.sources):
-        for source, _ in sources:
-            if units.nodes[source].op not in LOOP_BACK:
-                readers[source].append(position)
-                waiting[position] += 1
-    order = [position for position, count in enumerate(waiting) if count == 0]
-    for position in order:  # it grows on the way
-        for reader in readers[position]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                order.append(reader)
-    return order
+def _guess(units: Units, known: _Found) -> _Found:
+    """Returns shapes with guesses; a node keeps what is known if no guess reaches it."""
+    found = _Found(list(known.shapes), list(known.values))
+    changed: set[int] = set()
+    for position in units.order:
+        reached = any(source in changed for source, _ in units.sources[position])
+        before = known.shapes[position]
+        if reached or any(shape is None or None in shape for shape in before):
+            found.add(units, position, guess=True)
+            same_shapes = found.shapes[position] == before
+            if not same_shapes or found.values[position] != known.values[position]:
+                changed.add(position)
+    return found
 
 
 def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
@@ -111,22 +144,3 @@ def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
         largest = max(known, key=lambda shape: count_elements(shape) or 0, default=None)
         found = [largest if shape is None else shape for shape in found]
     return found
-
-
-def element_count(units: Units, *, guess: bool = False) -> ElementCount:
-    """Returns a function that gives the elements of each port.
-
-    Shapes are looked for when they are first asked for: a graph without casts needs none.
-
-    Args:
-        units: the units of the graph.
-        guess: give a likely number where the true one is not known.
-    """
-    shapes: list[Sequence[Shape]] = []
-
-    def elements(node: int, port: int) -> int | None:
-        if not shapes:
-            shapes.extend(find_shapes(units, guess=guess))
-        return count_elements(shapes[node][port], GUESSED_DIMENSION if guess else 1)
-
-    return elements

@@ -14,7 +14,7 @@ Numbers = tuple[int | None, ...] | None
 """The value of a small vector of whole numbers, or None."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)  # a frozen one takes four times as long to make
 class Operation:
     """A node as a shape rule sees it.
 
