@@ -49,9 +49,8 @@ argument_registry = _tree_util.tracing_registry
 Literal = _core.Literal
 Primitive = _core.Primitive
 NameStack = _source_info.NameStack
-check_jaxpr = _core.check_jaxpr
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
-jaxpr_as_fun = _core.jaxpr_as_fun
+jaxpr_as_fun, check_jaxpr = _core.jaxpr_as_fun, _core.check_jaxpr
 eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
 
 # These contexts are part of the key of `jit` caches.

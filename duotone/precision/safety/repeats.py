@@ -1,9 +1,9 @@
 """Repeated operations: a value that a program computes several times has one precision.
 
 ``where(f(x) > 0, log(where(f(x) > 0, f(x), 1.0)), 0.0)`` guards a logarithm with a condition. If a
-rule keeps the ``f(x)`` in the logarithm float32, and those in the conditions are half, they disagree
-near 0, and the logarithm of a negative number is NaN. So operations that are equal are float32 if a
-safety rule denies one of them::
+rule keeps the ``f(x)`` in the logarithm float32, and those in the conditions are half, they
+disagree near 0, and the logarithm of a negative number is NaN. So operations that are equal are
+float32 if a safety rule denies one of them::
 
     equal = the same operation, attributes and results, of the same or of equal operands
 
