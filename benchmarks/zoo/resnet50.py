@@ -46,20 +46,23 @@ SHAPES: dict[Size, Shape] = {
 }
 
 
+def _batch_norm(running: bool, dtype: Dtype) -> nn.BatchNorm:
+    return nn.BatchNorm(use_running_average=running, momentum=0.9, epsilon=1e-5, dtype=dtype)
+
+
 class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut."""
 
     features: int
     stride: int
     dtype: Dtype = None
+    running: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (batch, height, width, channels) to four times ``features`` channels."""
         conv = functools.partial(nn.Conv, use_bias=False, kernel_init=_he_normal, dtype=self.dtype)
-        norm = functools.partial(
-            nn.BatchNorm, use_running_average=False, momentum=0.9, epsilon=1e-5, dtype=self.dtype
-        )
+        norm = functools.partial(_batch_norm, self.running, self.dtype)
         strides = (self.stride, self.stride)
         y = nn.relu(norm()(conv(self.features, (1, 1))(x)))
         y = nn.relu(norm()(conv(self.features, (3, 3), strides=strides)(y)))
@@ -70,10 +73,17 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """A stem, stages of bottlenecks, the mean over the image, a dense layer."""
+    """A stem, stages of bottlenecks, the mean over the image, a dense layer.
+
+    Attributes:
+        shape: of the model.
+        dtype: the type of activations.
+        running: norms use running statistics, as in a prediction.
+    """
 
     shape: Shape
     dtype: Dtype = None
+    running: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -87,13 +97,12 @@ class ResNet50(nn.Module):
             kernel_init=_he_normal,
             dtype=self.dtype,
         )(x)
-        norm = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5, dtype=self.dtype)
-        x = nn.relu(norm(x))
+        x = nn.relu(_batch_norm(self.running, self.dtype)(x))
         x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=_ONE_AROUND)
         for stage, blocks in enumerate(self.shape.stages):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = Bottleneck(self.shape.width * 2**stage, stride, self.dtype)(x)
+                x = Bottleneck(self.shape.width * 2**stage, stride, self.dtype, self.running)(x)
         x = jnp.mean(x, axis=(1, 2))
         return nn.Dense(self.shape.classes, dtype=self.dtype)(x)
 
