@@ -18,7 +18,8 @@ PAGE = ROOT / "docs" / "tensorflow-training.md"
 EXAMPLES = ROOT / "examples"
 
 
-def test_the_code_blocks_run(tf):
+def test_the_code_blocks_run(tf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the page writes a log for TensorBoard
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 4
     names: dict = {}
