@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from duotone.adapters.keras_checks import optimizers_of
-from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm
+from duotone.errors import ArgumentError
+from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm, positive
 
 logger = logging.getLogger("duotone")
 
@@ -63,7 +63,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         super().__init__()
         if logdir is None or writer is not None:
             ScaleLog(_NAME, logdir, writer)  # checks the arguments now
-        self._warn_after = _checked(warn_after)
+        self._warn_after = positive(_NAME, "warn_after", warn_after)
         self._logdir, self._writer = logdir, writer
         self._logs: dict[str, ScaleLog] = {}
         self._shown = False
@@ -139,17 +139,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
 
 _NAME = "LossScaleCallback"
-
-
-def _checked(warn_after: Any) -> int:
-    if isinstance(warn_after, bool) or not isinstance(warn_after, int):
-        raise ArgumentTypeError(
-            f"{_NAME}: warn_after must be a whole number of steps; got {warn_after!r} of type "
-            f"{type(warn_after).__name__}."
-        )
-    if warn_after < 1:
-        raise ArgumentError(f"{_NAME}: warn_after must be at least 1 step; got {warn_after}.")
-    return warn_after
 
 
 def _wrapped_optimizers(model: Any) -> list[Any]:

@@ -17,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from duotone.errors import ArgumentError, ArgumentTypeError, with_article
+from duotone.errors import ArgumentTypeError, with_article
 from duotone.scale.optimizer_state import MixedPrecisionState, check, find, read
-from duotone.text.scale_log import ScaleLog, StuckAlarm
+from duotone.text.scale_log import ScaleLog, StuckAlarm, positive, whole
+
+_NAME = "LossScaleMonitor"
 
 
 class LossScaleMonitor:
@@ -69,13 +71,13 @@ class LossScaleMonitor:
                 f"got {with_article(f'{module} {type(optimizer).__name__}')}, which has no loss "
                 "scale."
             )
-        self._every = _positive("every", every)
+        self._every = positive(_NAME, "every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
         self._find: Callable[[Any], MixedPrecisionState] | None
         self._find = getattr(optimizer, "find_state", None)
         if warn_after is not None:
-            self._alarm.warn_after = _positive("warn_after", warn_after)
-        self._log = ScaleLog("LossScaleMonitor", logdir, writer)
+            self._alarm.warn_after = positive(_NAME, "warn_after", warn_after)
+        self._log = ScaleLog(_NAME, logdir, writer)
         self._read_at: int | None = None
 
     def __call__(self, state: Any, step: int) -> None:
@@ -90,37 +92,18 @@ class LossScaleMonitor:
             ArgumentTypeError: `step` is not a whole number, or `state` contains no loss scale.
             ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
         """
-        step = _whole("step", step)
+        step = whole(_NAME, "step", step)
         if self._read_at is not None and 0 <= step - self._read_at < self._every:
             return
         self._read_at = step
         own_state = getattr(state, "mixed_precision_state", None)  # NNX and Keras optimizers
-        found = find(own_state() if callable(own_state) else state, "LossScaleMonitor")
-        reading = check(found, "LossScaleMonitor")
+        found = find(own_state() if callable(own_state) else state, _NAME)
+        reading = check(found, _NAME)
         if self._find is not None:
-            reading = read(self._find(found), "LossScaleMonitor")
+            reading = read(self._find(found), _NAME)
         self._log.show(reading, step)
         self._alarm.check(reading)
 
     def close(self) -> None:
         """Flushes the TensorBoard writer."""
         self._log.close()
-
-
-def _positive(name: str, number: Any) -> int:
-    whole = _whole(name, number)
-    if whole < 1:
-        raise ArgumentError(f"LossScaleMonitor: {name} must be at least 1 step; got {number}.")
-    return whole
-
-
-def _whole(name: str, number: Any) -> int:
-    try:
-        if isinstance(number, bool):
-            raise TypeError  # noqa: TRY301
-        return int(number.__index__())
-    except (AttributeError, TypeError) as error:
-        raise ArgumentTypeError(
-            f"LossScaleMonitor: {name} must be a whole number of steps; got {number!r} of type "
-            f"{type(number).__name__}."
-        ) from error
