@@ -34,7 +34,7 @@ import numpy as np
 
 import duotone
 from benchmarks._common import RESULTS, Result, environment, median, table, write
-from benchmarks.gpu_steps import step_of, this_target
+from benchmarks.gpu_steps import compiled_step, step_of, this_target
 from benchmarks.zoo import MODELS
 from duotone.cost.cost_of_program import cost_of
 from duotone.cost.hlo import parse
@@ -69,14 +69,8 @@ def step_for(model: str, way: str, half: str) -> Callable[..., Any]:
 def timed(model: str, way: str, half: str, folder: Path) -> None:
     """Compiles a step, runs it alone on the GPU, and writes its program and times."""
     shapes = MODELS[model](None, "full").step_shapes()
-    (state, state_tree), (batch, batch_tree) = (jax.tree.flatten(tree) for tree in shapes)
-    step = step_for(model, way, half)
-
-    def flat(state: list[Any], batch: list[Any]) -> tuple[list[Any], jax.Array]:
-        moved, loss = step(state_tree.unflatten(state), batch_tree.unflatten(batch))
-        return jax.tree.leaves(moved), loss
-
-    program = jax.jit(flat, donate_argnums=0).lower(state, batch).compile()
+    program = compiled_step(step_for(model, way, half), shapes)
+    state, batch = map(jax.tree.leaves, shapes)
     draw = np.random.default_rng(0)
     with (folder / "one at a time").open("w") as lock, tempfile.TemporaryDirectory() as trace:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -87,7 +87,11 @@ def compiled(model: str, way: str, half: str, size: str = "full") -> Any:
             return jax.tree.leaves(case.start(key)), jax.tree.leaves(case.batch(key, "ordinary"))
 
         return jax.jit(start).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
-    step = step_of(model, way, half, size)
+    return compiled_step(step_of(model, way, half, size), shapes)
+
+
+def compiled_step(step: Callable[..., Any], shapes: Any) -> Any:
+    """A training step as a compiled program of lists of arrays; its state is donated."""
     (state, state_tree), (batch, batch_tree) = (jax.tree.flatten(tree) for tree in shapes)
 
     def flat(state: list[Any], batch: list[Any]) -> tuple[list[Any], jax.Array]:
