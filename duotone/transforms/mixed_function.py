@@ -27,6 +27,7 @@ from duotone import _jax
 from duotone.devices import current_choice
 from duotone.devices.assumed import assumed
 from duotone.devices.half_type import device_in_words, saves_no_time
+from duotone.devices.options import convolves
 from duotone.devices.table import DeviceForms
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
@@ -168,6 +169,8 @@ class FunctionSettings:
 
         def gains(traced: Traced) -> bool:
             assert half is not None, "options are for programs in half"
+            if not convolves(traced.jaxpr):
+                return False  # without painting it
             site = CallSite(arguments=argument_names(traced, merged))
             painted = paint_alone(traced.jaxpr, merged, half, chosen=self.chosen, site=site)
             return painted.forms.options

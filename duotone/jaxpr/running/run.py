@@ -119,9 +119,9 @@ class Runner:
         """Checks if a call compiles a program of its own, which may have compiler options."""
         return (
             self._options is not None
-            and bool(compiler_options())
             and collection_now() is None
             and _jax.is_outermost(arrays)
+            and bool(compiler_options())  # last, since it takes longest
         )
 
     def _gains(self, traced: Traced) -> bool:
