@@ -24,7 +24,6 @@ from duotone.precision.rules import Rule
 
 _REASON = "computes the same as an operation that a safety rule keeps float32"
 _WHOLE = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.REPEATS, Trait.CONVERTS, Trait.FLIPS})
-_PRODUCTS = frozenset({Trait.EINSUM, Trait.CONVOLVES, Trait.CONTRACTS})
 
 
 def keep_repeated(classes: Classes, background: Background) -> Classes:
@@ -69,4 +68,4 @@ def _is_function(node: Node) -> bool:
         return False
     if Trait.MOVES in node.traits:
         return bool(_WHOLE & node.traits)
-    return bool(node.interval) or bool(_PRODUCTS & node.traits)
+    return bool(node.interval) or Trait.CONTRACTS in node.traits
