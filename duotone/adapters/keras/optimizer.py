@@ -31,7 +31,6 @@ import numpy as np
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import hooks, scaled, settings
 from duotone.adapters.keras.plans import WrappedBase
-from duotone.adapters.keras_checks import inner_optimizer_of
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.plain_data import policy_data
@@ -305,7 +304,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Returns the optimizer of a config."""
-        inner, rest = inner_optimizer_of(config, custom_objects)
+        inner, rest = keras_checks.inner_optimizer_of(config, custom_objects)
         return cls(inner, **rest)
 
 
