@@ -4,17 +4,22 @@
 Eight models of the zoo at CPU size, without dropout, and the generation of text by a GPT-2 small
 with a cache of keys and values. Each runs in JAX (float32; ``duotone.autocast`` around the jitted
 function; around it with weights that were cast once; duotone's line around the optimizer; dtypes by
-hand in bfloat16, for predictions with weights in bfloat16) and in eager PyTorch (float32,
-``torch.autocast``, and for predictions ``model.bfloat16()``). All have the same shapes, the same
-number of parameters, AdamW, and one thread.
+hand in bfloat16, for predictions with weights in bfloat16), in PyTorch (float32,
+``torch.autocast``, ``torch.compile`` with it, and for predictions ``model.bfloat16()``) and, for
+predictions, in ONNX Runtime (float32, and weights in int8). All have the same shapes, the same
+number of parameters, AdamW, and one thread. Four models of Keras on JAX are compared among
+themselves: float32, the dtype policy ``mixed_bfloat16``, and duotone's line around the optimizer.
 
 Each way of a model has a process of its own, since thread pools disturb one another; they run in
 turn, round after round, each round beginning with another one. A figure is the median over rounds
-of a way's processor time over that of JAX in float32: below 1 is faster than float32. Memory is
-what a process holds while it predicts, without what it held once its libraries were imported.
+of a way's processor time over that of the first way, float32: below 1 is faster than float32.
+Memory is what a process holds while it predicts, without what it held once its libraries were
+imported.
 
-``--torch PYTHON`` names an interpreter with PyTorch and NumPy; without it this one is asked.
-``--only vit`` measures some models and keeps the others' rows.
+``--torch PYTHON`` names an interpreter with PyTorch and NumPy, and ``onnx``, ``onnxscript`` and
+``onnxruntime`` for ONNX Runtime; without it this one is asked. ``--only vit`` measures some models
+and keeps the others' rows. Run it once for each version of JAX: each has its own tables in the
+result.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -41,17 +46,33 @@ from benchmarks._versions import THIS_VERSION, parts, with_part
 QUESTION = (
     "What do a prediction and a training step cost on this CPU, next to what users would pick?"
 )
+_COMPILED = "torch.compile, autocast"
+_INT8 = "ONNX Runtime, int8"
 TORCH_WAYS = {
-    "predict": ("torch", "torch.autocast", "torch in bfloat16"),
-    "train": ("torch", "torch.autocast"),
+    "predict": (
+        "torch",
+        "torch.autocast",
+        _COMPILED,
+        "torch in bfloat16",
+        "ONNX Runtime",
+        _INT8,
+    ),
+    "train": ("torch", "torch.autocast", _COMPILED),
 }
+_KERAS_ONE_LINE = "Keras, duotone"
+KERAS_WAYS = ("Keras", _KERAS_ONE_LINE, "Keras, mixed_bfloat16")
 ROUNDS = 7
 _SECONDS = 12.0
 _LIMIT = 1.03
-_NO_TORCH = (
-    "PyTorch is not installed for {python}: its columns are left out. Install it (for example "
-    "`pip install torch==2.13.0` in an environment of its own) and name that environment's "
-    "interpreter with `--torch PYTHON`."
+_LIBRARIES = {
+    "torch": "numpy torch",
+    "onnxruntime": "torch onnx onnxscript onnxruntime",
+}
+"""What the interpreter of PyTorch needs for each library."""
+_MISSING = (
+    "{library} is not installed for {python}: its columns are left out. Install it (`pip install "
+    "{needed}` in an environment of its own) and name that environment's interpreter with "
+    "`--torch PYTHON`."
 )
 
 
@@ -60,7 +81,8 @@ class Peer:
     """A model to measure, as both libraries read it.
 
     Attributes:
-        name: a key of the models of ``_peers_jax.py`` and ``_peers_torch_models.py``.
+        name: a key of the models of ``_peers_jax.py`` and ``_peers_torch_models.py``, or of
+            ``_peers_keras.py``.
         shape: the numbers of the model.
         inputs: of a prediction.
         target: what its result is compared with in training; None for a model that only predicts.
@@ -78,6 +100,12 @@ class Peer:
         if self.target is None:
             return [("predict", self.batch)]
         return [("predict", 1), ("predict", 32), ("train", self.batch)]
+
+    def ways(self, task: str, libraries: Collection[str]) -> list[str]:
+        """The ways of a task, the plain one first; without those of libraries that are missing."""
+        if self.name.startswith("keras"):
+            return [*KERAS_WAYS]
+        return [*JAX_WAYS[task], *(way for way in TORCH_WAYS[task] if _library(way) in libraries)]
 
 
 def _shape(name: str, size: str, **other: Any) -> Any:
@@ -108,6 +136,16 @@ def _generator(size: str) -> Peer:
     return Peer("generate", given, [{"shape": (), "below": shape.vocabulary}], None, 1)
 
 
+def _keras(name: str, size: str) -> Peer:
+    sizes = {"image": (64, 32), "width": (256, 32), "length": (128, 8), "layers": (4, 1)}
+    numbers = {key: of_size[size != "cpu"] for key, of_size in sizes.items()}
+    shape = numbers | {"heads": 4, "vocabulary": 4096, "classes": 100}
+    images = {"shape": (shape["image"], shape["image"], 3)}
+    tokens = {"shape": (shape["length"],), "below": shape["vocabulary"]}
+    given = images if "Net" in name else tokens
+    return Peer(f"keras {name}", shape, [given], {"shape": (), "below": shape["classes"]}, 8)
+
+
 PEERS: dict[str, Callable[[str], Peer]] = {
     "resnet": lambda size: _images("resnet", _shape("resnet", size)),
     "convnext": lambda size: _images("convnext", _shape("convnext", size, drop=0.0)),
@@ -118,6 +156,10 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "lstm": lambda size: _tokens("lstm", _shape("lstm", size, drop=0.0)),
     "dit": lambda size: _latents(_shape("dit", size)),
     "generate": _generator,
+    "keras ResNet50V2": lambda size: _keras("ResNet50V2", size),
+    "keras MobileNetV2": lambda size: _keras("MobileNetV2", size),
+    "keras transformer": lambda size: _keras("transformer", size),
+    "keras LSTM": lambda size: _keras("LSTM", size),
 }
 """By name: each makes its model for a size of the zoo."""
 
@@ -132,7 +174,7 @@ class Worker:
     """
 
     def __init__(self, python: str, peer: Peer, way: str) -> None:
-        library = "torch" if way.startswith("torch") else "jax"
+        library = _library(way).replace("onnxruntime", "torch")
         settings = json.dumps({"case": dataclasses.asdict(peer), "way": way})
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (end closes it)
         self._process = subprocess.Popen(
@@ -169,27 +211,31 @@ class Worker:
         self._errors.close()
 
 
-def measure(peer: Peer, torch: str | None, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+def _library(way: str) -> str:
+    names = {"Keras": "keras", "torch": "torch", "ONNX": "onnxruntime"}
+    return next((name for start, name in names.items() if way.startswith(start)), "jax")
+
+
+def measure(
+    peer: Peer, torch: str, libraries: Collection[str], rounds: int = ROUNDS
+) -> list[dict[str, Any]]:
     """A row for each task of a model.
 
     Args:
         peer: the model.
-        torch: an interpreter with PyTorch, if there is one.
+        torch: the interpreter for PyTorch and ONNX Runtime.
+        libraries: those of the two that it has.
         rounds: at most; fewer, but three at least, where they take longer than 12 seconds.
     """
-    kinds = [JAX_WAYS, TORCH_WAYS] if torch else [JAX_WAYS]
-    tasks = {task for task, _ in peer.tasks()}
-    ways = dict.fromkeys(
-        way for kind in kinds for task in kind if task in tasks for way in kind[task]
-    )
+    ways = {task: peer.ways(task, libraries) for task, _ in peer.tasks()}
     workers = {}
     try:
-        for way in ways:
-            python = torch if torch and way.startswith("torch") else sys.executable
+        for way in dict.fromkeys(way for some in ways.values() for way in some):
+            python = torch if _library(way) in _LIBRARIES else sys.executable
             workers[way] = Worker(python, peer, way)
         rows = []
         for task, batch in peer.tasks():
-            chosen = {way: workers[way] for kind in kinds for way in kind[task]}
+            chosen = {way: workers[way] for way in ways[task]}
             rows.append({"model": peer.name, **_task(chosen, task, batch, rounds)})
         return rows
     finally:
@@ -214,7 +260,7 @@ def _task(workers: dict[str, Worker], task: str, batch: int, rounds: int) -> dic
             times[way].append(answer["seconds"])
         if done >= 2 and time.perf_counter() - begun > _SECONDS:
             break
-    plain = times["float32"]
+    plain = times[running[0]]
     return {
         "task": task,
         "batch": batch,
@@ -234,7 +280,7 @@ def bars(found: dict[str, Any]) -> list[Bar]:
     made = []
     for version, part in found.items():
         for row in part["rows"]:
-            ways = [way for way in row["over float32"] if way.startswith("duotone")]
+            ways = [way for way in row["over float32"] if "duotone" in way]
             name = f"{version}, {_name(row)}"
             made += [
                 Bar(
@@ -246,7 +292,7 @@ def bars(found: dict[str, Any]) -> list[Bar]:
             pairs = [
                 row["over float32"]["duotone"] / row["over float32"]["torch.autocast"]
                 for row in part["rows"]
-                if row["task"] == task and "torch.autocast" in row["over float32"]
+                if row["task"] == task and {"duotone", "torch.autocast"} <= {*row["over float32"]}
             ]
             if pairs:
                 name = f"{version}, {task}: duotone's time over torch.autocast's, geometric mean"
@@ -258,9 +304,8 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['model']}, {row['task']}, batch {row['batch']}"
 
 
-def _table(rows: Sequence[dict[str, Any]], task: str) -> str:
-    """The times of one task over float32's."""
-    ways = [*JAX_WAYS[task][1:], *TORCH_WAYS[task]]
+def _table(rows: Sequence[dict[str, Any]], task: str, plain: str, ways: Sequence[str]) -> str:
+    """The times of one task over those of ``plain``."""
     lines = []
     for row in rows:
         over = row["over float32"]
@@ -268,10 +313,11 @@ def _table(rows: Sequence[dict[str, Any]], task: str) -> str:
             f"{over[way]:.2f}" if way in over else "fails" if way in row["failures"] else "-"
             for way in ways
         ]
-        plain = f"{row['seconds']['float32'] * 1e3:.1f}"
-        lines.append([f"{row['model']}, {row['batch']}", f"{row['parameters'] / 1e6:.1f}", plain])
+        name = f"{row['model']}, {row['batch']}"
+        time_of_plain = f"{row['seconds'][plain] * 1e3:.1f}"
+        lines.append([name, f"{row['parameters'] / 1e6:.1f}", time_of_plain])
         lines[-1] += cells
-    return table([f"{task}, batch", "M params", "float32 ms", *ways], lines)
+    return table([f"{task}, batch", "M params", f"{plain} ms", *ways], lines)
 
 
 def _generation(rows: Sequence[dict[str, Any]], count: int) -> str:
@@ -291,33 +337,41 @@ def _generation(rows: Sequence[dict[str, Any]], count: int) -> str:
 def _text(part: dict[str, Any]) -> str:
     """The tables of one version of JAX."""
     rows = part["rows"]
-    texts = [f"JAX {part['jax']}, PyTorch {part['torch'] or 'not installed'}"]
-    for task in JAX_WAYS:
+    names = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
+    others = [f"{name} {part.get(key) or 'not installed'}" for key, name in names.items()]
+    texts = [", ".join([f"JAX {part['jax']}", *others])]
+    for task, (plain, *ways) in JAX_WAYS.items():
         chosen = [row for row in rows if row["task"] == task]
-        texts += [_table(chosen, task)] if chosen else []
+        keras = [row for row in chosen if row["model"].startswith("keras")]
+        zoo = [row for row in chosen if row not in keras]
+        texts += [_table(zoo, task, plain, [*ways, *TORCH_WAYS[task]])] if zoo else []
+        texts += [_table(keras, task, KERAS_WAYS[0], KERAS_WAYS[1:])] if keras else []
     generated = [row for row in rows if row["model"] == "generate"]
     texts += [_generation(generated, PEERS["generate"]("cpu").shape["count"])] if generated else []
     return "\n\n".join(texts)
 
 
-def result(rows: Sequence[dict[str, Any]], torch: str | None) -> Result:
+def result(rows: Sequence[dict[str, Any]], versions: dict[str, str]) -> Result:
     """The tables of all versions of JAX, this one's new."""
-    part = {"jax": jax.__version__, "torch": torch, "rows": list(rows)}
+    part = {"jax": jax.__version__, **versions, "rows": list(rows)}
     found = with_part("peers_cpu", part)
     text = "\n\n".join(_text(part) for part in found.values())
-    text += "\n\nTimes over those of JAX in float32; below 1 is faster."
+    text += "\n\nTimes over those of float32 in JAX or in Keras on JAX; below 1 is faster."
     command = "python -m benchmarks.peers_cpu --torch PYTHON"
     return Result("peers_cpu", QUESTION, command, bars(found), text, found)
 
 
-def torch_version(python: str) -> str | None:
-    """The version of PyTorch that an interpreter has; None, with a line that says so, if none."""
-    command = [python, "-c", "import numpy, torch; print(torch.__version__)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(_NO_TORCH.format(python=python))
-        return None
-    return done.stdout.strip()
+def versions_of(python: str) -> dict[str, str]:
+    """The versions of PyTorch and ONNX Runtime that an interpreter has; a line for each missing."""
+    found = {}
+    for library, needed in _LIBRARIES.items():
+        program = f"import {needed.replace(' ', ', ')}; print({library}.__version__)"
+        done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(_MISSING.format(library=library, python=python, needed=needed))
+        else:
+            found[library] = done.stdout.strip()
+    return found
 
 
 def main() -> None:
@@ -327,14 +381,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="at most, of each task")
     parser.add_argument("--torch", metavar="PYTHON", default=sys.executable)
     asked = parser.parse_args()
-    version = torch_version(asked.torch)
+    versions = versions_of(asked.torch)
     known = parts("peers_cpu").get(THIS_VERSION, {"rows": []})
     rows = {row["model"]: [] for row in known["rows"]}
     for row in known["rows"]:
         rows[row["model"]].append(row)
     for name in asked.only:
-        rows[name] = measure(PEERS[name]("cpu"), asked.torch if version else None, asked.rounds)
-        write(result([row for model in PEERS for row in rows.get(model, [])], version))
+        rows[name] = measure(PEERS[name]("cpu"), asked.torch, versions, asked.rounds)
+        write(result([row for model in PEERS for row in rows.get(model, [])], versions))
 
 
 if __name__ == "__main__":

@@ -31,20 +31,33 @@ def test_every_way_of_a_model_runs(name):
 
 
 def test_tokens_are_generated_in_a_process_of_each_way():
-    torch = sys.executable if importlib.util.find_spec("torch") else None
-    rows = peers_cpu.measure(peers_cpu.PEERS["generate"]("tiny"), torch, rounds=1)
+    torch = ["torch"] if importlib.util.find_spec("torch") else []
+    rows = peers_cpu.measure(peers_cpu.PEERS["generate"]("tiny"), sys.executable, torch, rounds=1)
     assert [row["batch"] for row in rows] == [1]
     for row in rows:
         assert not row["failures"]
         assert row["over float32"]["float32"] == 1.0
         assert {WEIGHTS, "duotone", "by hand"} <= {*row["seconds"]}
         assert all(megabytes > 0 for megabytes in row["megabytes"].values())
-    part = {"jax": "0", "torch": None, "rows": rows}
+    part = {"jax": "0", "rows": rows}
     text = peers_cpu._text(part)
     assert "tokens/s, batch 1" in text
     assert ONE_LINE not in text
     bars = peers_cpu.bars({"JAX 0": part})
     assert [bar.limit for bar in bars if "over float32's" in bar.name] == [1.03] * 2
+
+
+@pytest.mark.parametrize("name", ["keras transformer", "keras MobileNetV2"])
+def test_a_keras_model_is_compared_with_its_own_float32(name):
+    rows = peers_cpu.measure(peers_cpu.PEERS[name]("tiny"), sys.executable, [], rounds=1)
+    assert [row["task"] for row in rows] == ["predict", "predict", "train"]
+    for row in rows:
+        assert not row["failures"]
+        assert [*row["over float32"]] == [*peers_cpu.KERAS_WAYS]
+        assert row["over float32"]["Keras"] == 1.0
+    part = {"jax": "0", "rows": rows}
+    assert "Keras ms" in peers_cpu._text(part)
+    assert len(peers_cpu.bars({"JAX 0": part})) == 3
 
 
 def test_a_task_that_raises_is_answered_with_its_error(monkeypatch, capsys):
@@ -65,9 +78,11 @@ def test_the_processs_end_is_an_error_that_names_the_way():
     worker.end()
 
 
-def test_without_pytorch_its_remedy_is_printed(capsys, tmp_path):
+def test_a_missing_library_is_printed_with_its_remedy(capsys, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    assert peers_cpu.torch_version(str(python)) is None
-    assert "--torch PYTHON" in capsys.readouterr().out
+    assert peers_cpu.versions_of(str(python)) == {}
+    printed = capsys.readouterr().out
+    assert printed.count("--torch PYTHON") == 2
+    assert "pip install torch onnx onnxscript onnxruntime" in printed
