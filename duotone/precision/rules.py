@@ -54,6 +54,7 @@ class Rule(enum.StrEnum):
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     SEGMENT = "segment", "adds more updates into an element than half can count"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
+    QUOTIENT = "quotient", "a small difference of its results is divided by a small number"
     CANCELLATION = (
         "cancellation",
         "a logarithm or a division, for example, reads how close it is to its limit",
@@ -123,6 +124,7 @@ _BEFORE_PAINTING = frozenset(
         Rule.POSITION,
         Rule.SEGMENT,
         Rule.LOG_POWER,
+        Rule.QUOTIENT,
         Rule.CANCELLATION,
         Rule.REPEATED,
         Rule.OVERFLOW,

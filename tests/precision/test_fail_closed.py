@@ -172,6 +172,13 @@ LOG_POWER = {
     "the filter": lambda s, w: jnp.log((mystery(s @ w) ** 2) @ w + 1e-6),
     "log1p": lambda s, w: jnp.log1p(mystery((s * s) @ w)),
 }
+QUOTIENT = {
+    "the difference": lambda w, x: mystery((x + 0.01) @ w - x @ w) / 0.01,
+    "a value": lambda w, x: (mystery((x + 0.01) @ w) - x @ w) / 0.01,
+    "both values": lambda w, x: (mystery((x + 0.01) @ w) - mystery(x @ w)) * 100.0,
+    "before a dot": lambda w, x: (mystery(x + 0.01) @ w - x @ w) / 0.01,
+    "of two": lambda w, x: mystery_of_two((x + 0.01) @ w - x @ w, x) / 0.01,
+}
 CASES = {
     f"{rule}: {name}": (rule, program, args)
     for rule, programs, args in (
@@ -183,6 +190,7 @@ CASES = {
         ("position", PLACE, (np.tile(POSITIONS, (16, 1)), normal(64, 16))),
         ("position", ANGLE, (W, X)),
         ("log_power", LOG_POWER, (X, W)),
+        ("quotient", QUOTIENT, (W, X)),
     )
     for name, program in programs.items()
 }

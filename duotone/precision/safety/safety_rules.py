@@ -19,6 +19,7 @@ from duotone.precision.safety.distances import keep_distances
 from duotone.precision.safety.iterations import keep_iterations
 from duotone.precision.safety.log_powers import keep_log_powers
 from duotone.precision.safety.positions import keep_positions
+from duotone.precision.safety.quotients import keep_quotients
 from duotone.precision.safety.repeats import keep_repeated
 from duotone.precision.safety.segments import keep_long_segments
 from duotone.precision.safety.solves import keep_solves
@@ -32,6 +33,7 @@ SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
         Rule.POSITION: keep_positions,
         Rule.SEGMENT: keep_long_segments,
         Rule.LOG_POWER: keep_log_powers,
+        Rule.QUOTIENT: keep_quotients,
         Rule.OVERFLOW: deny_out_of_range,
         Rule.RANGE: store_in_half,
         Rule.CANCELLATION: keep_digits,

@@ -1,0 +1,183 @@
+"""Difference quotients: a small difference of computed values, divided by a small number.
+
+``(u(x + e) - u(x - e)) / (2 * e)`` and ``(u[1:] - u[:-1]) / dx`` are derivatives by finite
+differences. The values are nearly equal. What is left of them after the subtraction is mostly the
+rounding error of half, and the division magnifies it.
+
+::
+
+    walk back from the results       by how much are errors of a value magnified? Moves and sums
+                                     keep the factor, constants multiply it, all else ends it
+    a difference of twins            counts where half's rounding error, magnified, exceeds 1/32
+    dots upstream of one twin        are denied, and their gradients
+
+*Twins* are elements of one value (a grid and its neighbours), or results of one computation for two
+operands: the same operations in the same order, up to a dot or a value that both read. A prediction
+and its target, or a product and its mean, are none: a constant before their difference magnifies a
+loss, not an error. A single number that a constant multiplies is a loss as well.
+
+Dots upstream of both twins are denied for neighbours on a grid only. Otherwise their rounding is
+the same on both sides, and cancels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Taint
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+from duotone.precision.safety.dot_operands import Dots, is_dot
+from duotone.precision.safety.terms import scales, subtracts
+
+_ERROR = 1 / 32
+"""The magnified rounding error of a value of 1 from which a difference quotient is denied."""
+_LEAVES = 8
+"""How many terms of a sum of sums are looked at, at most."""
+_REASON = "a difference of its result and a nearly equal value is divided by a small number"
+_GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
+_LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
+
+
+def keep_quotients(classes: Classes, background: Background) -> Classes:
+    """Denies the dots before difference quotients.
+
+    Args:
+        classes: the class of each node.
+        background: the program, and its half type.
+
+    Returns:
+        New classes; the same object if there are no such quotients.
+    """
+    graph = background.graph
+    magnified = _magnified(graph, 2 * _ERROR / background.half.epsilon)
+    if not magnified:
+        return classes
+    dots = Dots(graph, classes)
+    denied: dict[int, str] = {}
+    differences = set[int]()
+    for node in graph.nodes:
+        if magnified.isdisjoint(node.outputs) or Trait.ADDS not in node.traits:
+            continue
+        sides = [v for v in node.inputs if graph.values[v].constant is None]
+        if len(sides) != 2:
+            continue
+        made = [dots.maker(dots.origin(v)) for v in sides]
+        adds_to_one = any(maker is not None and maker.index in differences for maker in made)
+        if adds_to_one or (subtracts(graph, node) and _twins(dots, *sides)):
+            differences.add(node.index)
+            denied |= dict.fromkeys(_parted(dots, *sides), _REASON)
+    for index in tuple(denied):
+        for gradient in dots.gradients(graph.nodes[index]):
+            denied.setdefault(gradient, _GRADIENT)
+    return classes.with_denied(denied, Rule.QUOTIENT, Taint.DOMINANT)
+
+
+def _magnified(graph: Graph, limit: float) -> set[int]:
+    """Returns the values whose errors constants multiply by ``limit`` or more."""
+    factors: dict[int, float] = {}
+    for node in reversed(graph.nodes):
+        factor = max((factors.get(v, 1.0) for v in node.outputs), default=1.0)
+        if scales(node):
+            factor *= 0.0 if _is_loss(graph, node) else _factor(graph, node)
+        elif node.traits.isdisjoint(_LINEAR):
+            continue
+        if factor > 1.0:
+            for value in node.inputs:
+                factors[value] = max(factors.get(value, 1.0), factor)
+    return {value for value, factor in factors.items() if factor >= limit}
+
+
+def _is_loss(graph: Graph, node: Node) -> bool:
+    return Trait.MULTIPLIES in node.traits and graph.values[node.outputs[0]].is_one
+
+
+def _factor(graph: Graph, node: Node) -> float:
+    """Returns by how much a constant operand magnifies the other one; 0 where none does."""
+    divides = Trait.DIVIDES in node.traits
+    operands = node.inputs[1:] if divides else node.inputs
+    known = next((m for v in operands if (m := graph.values[v].constant) is not None), None)
+    if known is None or known.largest == 0.0:
+        return 0.0
+    return 1.0 / known.largest if divides else known.largest
+
+
+def _twins(dots: Dots, one: int, other: int) -> bool:
+    """Checks if some terms of two values are results of the same computation."""
+    pairs = itertools.product(_terms(dots, one), _terms(dots, other))
+    return any(_same_computation(dots, *pair) for pair in pairs)
+
+
+def _terms(dots: Dots, value: int) -> list[int]:
+    """Returns the terms of a sum, upstream of moves and scaling."""
+    terms = [_origin(dots, value)]
+    for term in terms:
+        node = dots.maker(term)
+        if node is not None and Trait.ADDS in node.traits and len(terms) < _LEAVES:
+            terms += (_origin(dots, v) for v in node.inputs)
+    return terms
+
+
+def _origin(dots: Dots, value: int) -> int:
+    """Returns the origin of a value, also upstream of parts that are put together: a roll."""
+    origin = dots.origin(value)
+    node = dots.maker(origin)
+    while node is not None and Trait.PARTS in node.traits:
+        origins = {dots.origin(v) for v in node.inputs}
+        if len(origins) != 1:
+            break
+        (origin,) = origins
+        node = dots.maker(origin)
+    return origin
+
+
+def _same_computation(dots: Dots, one: int, other: int) -> bool:
+    """Checks if the same operations make two values, up to a value or a dot's operand of both."""
+    while one != other:
+        first, second = dots.maker(one), dots.maker(other)
+        if first is None or second is None or not _alike(dots.graph, first, second):
+            return False
+        if is_dot(first, dots.classes):
+            shared = {dots.origin(v) for v in first.inputs}
+            return not shared.isdisjoint(map(dots.origin, second.inputs))
+        one, other = _operand(dots, first), _operand(dots, second)
+    return _has_dot(dots, one)
+
+
+def _alike(graph: Graph, one: Node, other: Node) -> bool:
+    shapes = [graph.values[node.outputs[0]].shape for node in (one, other)]
+    return one.op == other.op and shapes[0] == shapes[1]
+
+
+def _operand(dots: Dots, node: Node) -> int:
+    """Returns the operand that was made last, since the others are weights and constants."""
+    origins = map(dots.origin, node.inputs)
+    return max(origins, key=lambda v: dots.graph.values[v].producer)
+
+
+def _has_dot(dots: Dots, value: int) -> bool:
+    return next(_upstream(dots, value), None) is not None
+
+
+def _parted(dots: Dots, one: int, other: int) -> set[int]:
+    """Returns the dots upstream of one of two values; of both, if these move one value."""
+    before, behind = set(_upstream(dots, one)), set(_upstream(dots, other))
+    return before ^ behind or before
+
+
+def _upstream(dots: Dots, value: int) -> Iterator[int]:
+    """Yields the dots upstream of a value."""
+    seen, queue = {value}, [value]
+    while queue:
+        node = dots.maker(queue.pop())
+        if node is None:
+            continue
+        if is_dot(node, dots.classes):
+            yield node.index
+        new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen
+        seen |= new
+        queue += new
