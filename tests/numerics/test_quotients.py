@@ -1,4 +1,4 @@
-"""Difference quotients: half loses a small difference, and a small divisor magnifies what is left."""
+"""Difference quotients: a small divisor magnifies what rounding leaves of a small difference."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_both_sides_read_stays_half(half: str) -> None:
     found, want = mixed(program, half, W, X), reference(program, W, X)
     assert relative(found[1], want[1]) < {"float16": 2e-3, "bfloat16": 0.02}[half]
     dots = [o for o in explained(after_an_encoder, half) if o.operation == "dot_general"]
-    assert [(o.paint, o.rule) for o in dots][0] == ("half", "allow")
+    assert (dots[0].paint, dots[0].rule) == ("half", "allow")
     assert {o.rule for o in dots[1:]} == {"quotient"}
 
 
