@@ -226,6 +226,15 @@ def test_what_a_logarithm_cancels_stays_full() -> None:
     assert saturating.rule == "cancellation"
 
 
+def test_the_gates_of_a_recurrence_stay_full() -> None:
+    def program(w: Any, x: Any) -> Any:
+        kept = mystery(jax.nn.sigmoid(x @ w + 6.0))
+        return loop(lambda state: mystery(kept * state) + (1 - kept) * x, x)
+
+    (saturating,) = operations(program, (W, X), "bfloat16", "logistic")
+    assert saturating.rule == "cancellation"
+
+
 def test_positions_before_they_are_rounded_stay_full() -> None:
     program = lambda w, x: jnp.floor(mystery((x @ w) * 300.0) + 2.0)  # noqa: E731
     found = operations(program, (W, X), "bfloat16", "mul", "add")

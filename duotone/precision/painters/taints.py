@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from duotone.graph.graph import Node, Paint
+from duotone.graph.terms import following
 from duotone.ops.entries import PASSIVE, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.painters.painting import Canvas
 from duotone.precision.rules import Rule
-from duotone.precision.safety.terms import following
 
 
 def spread_taint(canvas: Canvas, *, through_denied: bool = False) -> list[Taint]:

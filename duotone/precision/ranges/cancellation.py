@@ -8,6 +8,7 @@ from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait, Traits
 from duotone.precision.classify.classes import Classes
+from duotone.precision.ranges.decays import find_decays
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Interval
 
@@ -26,7 +27,8 @@ def find_sensitive(
 ) -> set[int]:
     """Returns the values of which some reader, now or later, needs more than their absolute value.
 
-    The walk goes backward from logarithms and from operations with a trait of ``by``. It ends at
+    The walk goes backward from logarithms, from operations with a trait of ``by``, and from factors
+    that multiply one another (:mod:`duotone.precision.ranges.decays`). It ends at
     allow operations, which read half in any case, and at operations whose result is far from 0 for
     operands near it. Sums average errors out, so only a logarithm makes the terms of a sum
     sensitive.
@@ -38,7 +40,7 @@ def find_sensitive(
         if _LOGS not in node.traits
         and (not node.traits.isdisjoint(by) or "exponent" in node.attributes)
         for value in _sensitive_operands(node, ranges)
-    }
+    } | find_decays(graph, classes)
     ends = frozenset({Trait.NONZERO})
     through_sums = _upstream(graph, classes, logged, ends)
     return through_sums | _upstream(graph, classes, others, ends | _SUMS)

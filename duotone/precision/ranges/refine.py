@@ -10,7 +10,7 @@ divides by it (unless it cannot come near zero), or takes its logarithm or root,
 :mod:`duotone.precision.ranges.cancellation`.
 
 *Denied, cancellation.* A saturating function is denied if a later operation reads its distance from
-its limit (``log(1 - sigmoid(x))``).
+its limit (``log(1 - sigmoid(x))``, or a recurrence that multiplies by it in every step).
 
 *Denied, overflow and underflow.* If a value provably exceeds half, or may exceed it by the user's
 statement or by calibration, the operation that makes it and its readers are denied (rule
@@ -55,7 +55,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     """Denies saturating functions whose distance from the limit matters: ``log(1 - sigmoid(x))``.
 
     Near its limit such a function rounds to the limit in half. Nothing is left of it after the
-    subtraction, nor of its derivative.
+    subtraction, nor of its derivative. The gates of a linear recurrence are such functions.
 
     Args:
         classes: the class of each node.
@@ -77,7 +77,9 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     return classes.with_denied(dict.fromkeys(found, _CANCELS_REASON), Rule.CANCELLATION)
 
 
-_CANCELS_REASON = "a logarithm, a division or the like reads its distance from its limit"
+_CANCELS_REASON = (
+    "a logarithm, a division, a running product or the like reads its distance from its limit"
+)
 
 
 def store_in_half(classes: Classes, background: Background) -> Classes:

@@ -30,12 +30,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
+from duotone.graph.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 
 LONG = 64
 """The number of iterations from which any carry that is added to is a sum of many terms."""

@@ -18,13 +18,13 @@ import functools
 from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.graph import Node
+from duotone.graph.terms import subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.dot_operands import Dots, is_dot
-from duotone.precision.safety.terms import subtracts
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"

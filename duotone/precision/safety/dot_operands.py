@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.terms import scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
-from duotone.precision.safety.terms import scales
 
 _CONTRACTS = Trait.CONTRACTS  # bound once: these are hot
 _PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})

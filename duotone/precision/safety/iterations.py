@@ -31,13 +31,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node
+from duotone.graph.terms import is_one, is_scaled, is_state, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.carries import is_over_layers
-from duotone.precision.safety.terms import is_one, is_scaled, is_state, scales
 
 _REASON = "an iteration: its rounding error comes back in every iteration of the loop"
 

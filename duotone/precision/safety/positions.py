@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.terms import following
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -38,7 +39,6 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
-from duotone.precision.safety.terms import following
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 # Bound once: these are hot.

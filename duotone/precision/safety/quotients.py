@@ -26,13 +26,13 @@ import itertools
 from collections.abc import Iterator
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.terms import scales, subtracts
 from duotone.ops.entries import Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.dot_operands import Dots, is_dot
-from duotone.precision.safety.terms import scales, subtracts
 
 _ERROR = 1 / 32
 """The magnified rounding error of a value of 1 from which a difference quotient is denied."""

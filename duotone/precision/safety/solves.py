@@ -39,13 +39,13 @@ import math
 from collections.abc import Callable, Collection, Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node, Value
+from duotone.graph.terms import SCALES, following, is_state
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.carries import is_over_layers
-from duotone.precision.safety.terms import SCALES, following, is_state
 
 _UPSTREAM = "leads to a factorisation or a solve, which magnifies its error"
 _DOWNSTREAM = "multiplies the result of a factorisation or a solve: large terms that may cancel"
