@@ -56,8 +56,8 @@ eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFlo
 # These contexts are part of the key of `jit` caches.
 assumed_device = jax.make_user_context(default_value=None)
 """The device that a trace is for, if not the one at hand: :mod:`duotone.devices.assumed`."""
-with_options = jax.make_user_context(default_value=False)
-"""True while a program is traced for compiler options: :mod:`duotone.devices.options`."""
+compiled_with_options = jax.make_user_context(default_value=None)
+"""True or False if duotone compiles with options or without: :mod:`duotone.devices.options`."""
 collecting = jax.make_user_context(default_value=None)
 """Who collects what is painted: :mod:`duotone.jaxpr.running.inside`."""
 healing = jax.make_user_context(default_value=0)
@@ -272,6 +272,11 @@ def is_jitted(function: Callable[..., Any]) -> bool:
     return hasattr(function, "trace") and hasattr(function, "lower")
 
 
+def has_compiler_options(function: Callable[..., Any]) -> bool:
+    """Returns True if a function that ``jax.jit`` returned has compiler options."""
+    return bool(getattr(getattr(function, "_jit_info", None), "compiler_options_kvs", ()))
+
+
 def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
     """Returns the positions of the arguments donated by a program that is one ``jit`` only."""
     opened = open_jaxpr(jaxpr)
@@ -350,12 +355,6 @@ def has_sharded_type(aval: Any) -> bool:
     """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
     return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
-
-
-def platform_to_paint_for() -> str:
-    """Returns the platform that a trace is for: an assumed device's, else the default's."""
-    device = assumed_device.value
-    return jax.default_backend() if device is None else device.platform
 
 
 PLUGIN_LOG = _bridge.__name__

@@ -1,4 +1,4 @@
-"""What every test leaves as it was: JAX's store of programs and the logger of duotone."""
+"""What every test leaves as it was (JAX's store of programs, the logger of duotone); fixtures."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def logger_of_duotone() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def on_fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU with bfloat16 instructions and compiler options, whatever machine and JAX this is."""
+    from duotone.devices import options
+
+    major, minor = jax.__version_info__[:2]
+    monkeypatch.setattr(options, "_MEASURED", (major, minor))
+    for module in ("options", "table", "half_type"):
+        monkeypatch.setattr(
+            f"duotone.devices.{module}.cpu_flags", lambda: frozenset({"avx512_bf16"})
+        )
 
 
 def _mappings() -> int:

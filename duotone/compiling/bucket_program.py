@@ -12,6 +12,7 @@ import jax
 
 from duotone.compiling.background_compile import Pending
 from duotone.jaxpr.reading.signature import Results, Signature, flatten_results
+from duotone.jaxpr.running.own_jit import own_jit
 
 Shapes = list[tuple[int, ...]]
 
@@ -240,7 +241,7 @@ class ArraysOnly:
 
     def lower(self, signature: Signature, arrays: Sequence[Any]) -> Any:
         """Returns the function for these arrays, traced and lowered."""
-        return jax.jit(self._of(signature)).lower(arrays)
+        return own_jit(self._of(signature)).lower(arrays)
 
     def shapes(self, signature: Signature, arrays: Sequence[Any]) -> Shapes:
         """Returns the shapes of the results."""

@@ -31,9 +31,11 @@ from duotone.compiling.background_compile import Swapped
 from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.defaults import DEFAULTS, jit_is_disabled
+from duotone.devices.options import compiler_options, painting_for
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import Results, Signature
 from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.own_jit import decided
 from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import check_callable
 
@@ -205,15 +207,16 @@ class _Runner(Runner):
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
-        traced = trace(self._function, signature, arrays, self._name)
+        traced, options = self._traced(signature, arrays)
         donated = self._donated(signature, arrays)
-        whole = jax.jit(_jax.jaxpr_as_fun(traced.jaxpr), donate_argnums=donated)
+        program = _jax.jaxpr_as_fun(traced.jaxpr)
+        whole = jax.jit(program, donate_argnums=donated, compiler_options=options)
         if len({device for array in arrays for device in _devices(array)}) > 1:
             return self._declined(whole, traced.results, "its arguments are on several devices")
         clusters = clusters_of(traced.jaxpr, self._sizes)
         if clusters.declined:
             return self._declined(whole, traced.results, clusters.declined)
-        program = compile_clusters(clusters, arrays, frozenset(donated), self._threads)
+        program = compile_clusters(clusters, arrays, frozenset(donated), self._threads, options)
         megabytes = f"{program.most_bytes / 1e6:.3g} MB"
         logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, megabytes)
         if not self._background:
@@ -221,6 +224,18 @@ class _Runner(Runner):
         lowered = whole.lower(*arrays)  # in this thread, with the JAX settings of the call
         swapped = Swapped(f"the whole program of {self._called}", program, lowered.compile)
         return lambda *leaves: (swapped(*leaves), traced.results)
+
+    def _traced(
+        self, signature: Signature, arrays: Sequence[Any]
+    ) -> tuple[Traced, dict[str, bool]]:
+        """Returns the traced function and the compiler options of all its programs."""
+
+        def make(options: bool | None) -> Any:
+            with painting_for(options):
+                traced = trace(self._function, signature, arrays, self._name)
+            return (traced, compiler_options() if options else {}), lambda: traced.jaxpr
+
+        return decided(make, arrays)
 
     def _declined(
         self, whole: Callable[..., Any], results: Results, reason: str

@@ -78,7 +78,11 @@ def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
 
 
 def compile_clusters(
-    clusters: Clusters, arrays: Sequence[Any], donated: frozenset[int], threads: int
+    clusters: Clusters,
+    arrays: Sequence[Any],
+    donated: frozenset[int],
+    threads: int,
+    options: dict[str, bool] | None = None,
 ) -> ClusterProgram:
     """Compiles each cluster once.
 
@@ -87,6 +91,7 @@ def compile_clusters(
         arrays: the arguments of a call.
         donated: positions of the arguments whose buffers may be reused.
         threads: the number of threads that compile.
+        options: compiler options of each; none if omitted.
     """
     listing = clusters.listing
     given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
@@ -106,7 +111,8 @@ def compile_clusters(
     for cluster, program, operands in zip(clusters.clusters, programs, types, strict=True):
         run = _jax.named(_as_function(program), "duotone_cluster")
         given_away = _given_away(listing, cluster, last, shared)
-        jobs.append(jax.jit(run, donate_argnums=given_away).lower(*operands))
+        compiled_with = jax.jit(run, donate_argnums=given_away, compiler_options=options)
+        jobs.append(compiled_with.lower(*operands))
     compiled: dict[int, Callable[..., Any]] = {}
     with concurrent.futures.ThreadPoolExecutor(threads, "duotone_cluster") as pool:
         waiting = [pool.submit(job.compile) for job in jobs]

@@ -10,12 +10,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from duotone import _jax
 from duotone.compiling.rerolled_program import rolled
 from duotone.jaxpr.reading.signature import Signature
 from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.own_jit import own_jit
 from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import check_callable
 
@@ -80,7 +79,7 @@ class _Runner(Runner):
             return self._rewrite(traced)(*leaves), traced.results
 
         donated = self._donated(signature, arrays)
-        return jax.jit(_jax.named(program, NAME), donate_argnums=donated)
+        return own_jit(_jax.named(program, NAME), donate_argnums=donated)
 
 
 def _rolled(traced: Traced) -> Callable[..., list[Any]]:

@@ -85,15 +85,21 @@ def _flops(instruction: Instruction, computation: Computation) -> float:
         dimensions = instruction.numbers("lhs_contracting_dims")
     elif target.startswith("__cublas$"):
         dimensions = _library_contraction(instruction)
+    elif target.startswith("__onednn$matmul"):
+        settings = backend_config(instruction).get("onednn_matmul_config", {})
+        dimensions = (-2 if settings.get("transpose_a") else -1,)
     elif target.startswith("__cudnn$fmha"):
         return _attention_flops(instruction, computation, target)
-    elif instruction.opcode == "convolution" or target.startswith("__cudnn$conv"):
+    elif instruction.opcode == "convolution" or target.startswith(_LIBRARY_CONVOLUTIONS):
         return _convolution_flops(instruction, computation, target)
     else:
         return 0.0
     lhs = computation.operand(instruction, 0).arrays[0]
     contracted = math.prod(lhs.shape[d] for d in dimensions)
     return 2.0 * instruction.arrays[0].size * contracted
+
+
+_LIBRARY_CONVOLUTIONS = ("__cudnn$conv", "__onednn$conv")
 
 
 def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
@@ -131,6 +137,8 @@ def _convolution_flops(instruction: Instruction, computation: Computation, targe
 
 def _output_features(instruction: Instruction, kernel: Array) -> int:
     """Returns the size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
+    if (config := backend_config(instruction).get("onednn_conv_config")) is not None:
+        return kernel.shape[int(config["kernel"]["filter"]["output_feature_dim"])]
     found = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
     if not found or "o" not in found[1]:
         return 1

@@ -25,7 +25,11 @@ from duotone.errors import CompilationError
 
 
 def compile_program(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    target: Target,
+    jit: Callable[..., Any] = jax.jit,
 ) -> ProgramCost:
     """Compiles a function for a target, and computes its cost.
 
@@ -34,6 +38,7 @@ def compile_program(
         args: positional arguments: arrays, or anything with ``shape`` and ``dtype``.
         kwargs: keyword arguments of the same types.
         target: the target.
+        jit: makes the ``jit`` function of a function that is not one.
 
     Returns:
         The cost of one call.
@@ -44,7 +49,7 @@ def compile_program(
     """
     begun = time.perf_counter()
     notes: list[str] = []
-    found, compiled = _compiled(fn, args, kwargs, target, notes)
+    found, compiled = _compiled(fn, args, kwargs, target, jit, notes)
     text = _text_of(compiled, target)
     totals = cost_of(parse(text), target)
     memory = compiled.memory_analysis()
@@ -77,6 +82,7 @@ def _compiled(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     target: Target,
+    jit: Callable[..., Any],
     notes: list[str],
 ) -> tuple[topology.CompileDevices, Any]:
     """Compiles the program for the device, or for as many devices as its shardings name."""
@@ -86,12 +92,13 @@ def _compiled(
     with assuming(target.device()):
         # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
         # outermost `jit` refuse to be placed on one.
-        whole = _whole(fn, args, kwargs) if axes or _jax.is_jitted(fn) else None
+        inside = axes or (_jax.is_jitted(fn) and not _jax.has_compiler_options(fn))
+        whole = _whole(fn, args, kwargs) if inside else None
         if not axes and whole is not None:
             axes = mesh.axes_of([whole.jaxpr])
         if not axes:
             sharding = jax.sharding.SingleDeviceSharding(found.devices[0])
-            traced = _trace(fn, args, kwargs, sharding)
+            traced = _trace(fn, args, kwargs, sharding, jit)
             axes = mesh.axes_of([traced.jaxpr])
             if not axes:
                 return found, _compile(traced, target, found, notes)
@@ -184,8 +191,9 @@ def _trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     sharding: jax.sharding.Sharding,
+    jit: Callable[..., Any],
 ) -> Any:
-    """Traces ``fn`` with ``jax.jit``, with all its arrays on the target.
+    """Traces ``fn`` with ``jit``, with all its arrays on the target.
 
     A jitted function is traced itself, so that its options apply. For another function, arguments
     that are not arrays (a number, a string) are constants, as in ``duotone.autocast``.
@@ -200,11 +208,10 @@ def _trace(
             return fn.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
     program, arrays = _flat(fn, args, kwargs)
     on = [mesh.shape_on(leaf, sharding) for leaf in arrays]
-    traced = jax.jit(program, out_shardings=sharding).trace(*on)
+    traced = jit(program, out_shardings=sharding).trace(*on)
     # JAX heeds donation on the outermost `jit` only; of an autocast function it is on an inner one.
     if donated := _jax.donated_arguments(traced.jaxpr):
-        outer = jax.jit(program, out_shardings=sharding, donate_argnums=donated)
-        traced = outer.trace(*on)
+        traced = jit(program, out_shardings=sharding, donate_argnums=donated).trace(*on)
     return traced
 
 

@@ -35,7 +35,7 @@ _FREE_CALLS = frozenset(
     "AssumeGatherIndicesInBound annotate_device_placement ConcatBitcast GlobalConstant "
     "Pin Unpin CreateBuffer".split()
 )
-_LIBRARY_CALLS = ("__cublas$", "__cudnn$")
+_LIBRARY_CALLS = ("__cublas$", "__cudnn$", "__onednn$")
 """Calls whose last result, of bytes, is workspace."""
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})

@@ -15,6 +15,8 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
+import jax
+
 from duotone import _jax
 
 
@@ -51,6 +53,12 @@ def assuming(device: AssumedDevice | None) -> Iterator[None]:
     """
     with _jax.assumed_device(device):
         yield
+
+
+def platform_to_paint_for() -> str:
+    """Returns the platform that a trace is for: an assumed device's, else the default's."""
+    device = assumed()
+    return jax.default_backend() if device is None else device.platform
 
 
 def assumed() -> AssumedDevice | None:

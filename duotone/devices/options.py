@@ -4,15 +4,13 @@ JAX's CPU wheels contain oneDNN, and XLA uses it only if a program is compiled w
 :data:`ONEDNN`. The option is part of one ``jit``, so nothing else in the process changes. It also
 changes which form of a dot is fast: :data:`duotone.devices.table.TABLE` has a row for each of both.
 duotone therefore has to know, while it paints a program, whether the option will be on. It knows
-so for a ``jit`` of its own (:func:`with_options`) and where the policy says it
-(``Policy(compiler_options=True)``).
+so for its own ``jit`` functions (:mod:`duotone.jaxpr.running.own_jit`), and where the policy says
+it of a ``jit`` of the user (``Policy(compiler_options=True)``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
 
 from jaxlib import version
 
@@ -31,8 +29,9 @@ _MEASURED = (0, 12)
 def compiler_options() -> dict[str, bool]:
     """Returns the options of ``jax.jit`` with which half convolutions are fast on this device.
 
-    duotone sets them itself wherever it compiles a function, as in a call of
-    ``duotone.autocast(step)`` outside of ``jax.jit``. For a ``jit`` of your own, pass them, and
+    duotone sets them itself wherever it compiles a function and they gain, as in a call of
+    ``duotone.autocast(step)`` outside of ``jax.jit`` or in Keras' ``fit``;
+    ``Policy(compiler_options=False)`` switches that off. For a ``jit`` of your own, pass them, and
     tell duotone so with ``Policy(compiler_options=True)``: the fastest form of a dot depends on
     them. The options were measured to gain on CPUs with bfloat16 instructions and jaxlib 0.12, in
     programs with convolutions (``docs/measured.md``).
@@ -55,28 +54,26 @@ def compiler_options() -> dict[str, bool]:
     return {ONEDNN: True} if gains else {}
 
 
-@contextlib.contextmanager
-def with_options() -> Iterator[None]:
-    """Paints inside the block for programs that are compiled with :func:`compiler_options`."""
-    with _jax.with_options(True):
-        yield
-
-
-def options_are_on() -> bool:
-    """Returns True inside :func:`with_options`, if this device has options."""
-    return _jax.with_options.value and bool(compiler_options())
-
-
-def convolves(jaxpr: Any) -> bool:
-    """Returns True if a program contains a convolution at any depth.
+def painting_for(options: bool | None) -> contextlib.AbstractContextManager[None]:
+    """Paints inside the block for a program that duotone compiles with or without the options.
 
     Args:
-        jaxpr: the program, or a parameter of an equation that holds programs.
+        options: whether it is compiled with :func:`compiler_options`; ``None`` if duotone does not
+            compile it, or as part of another program.
     """
-    if isinstance(jaxpr, (tuple, list)):
-        return any(map(convolves, jaxpr))
-    return any(
-        eqn.primitive.name == "conv_general_dilated"
-        or any(convolves(param) for param in eqn.params.values() if _jax.holds_jaxpr(param))
-        for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ())
-    )
+    return contextlib.nullcontext() if options is None else _jax.compiled_with_options(options)
+
+
+def options_of(asked: bool | None) -> bool | None:
+    """Returns whether the program that is painted now is compiled with the device's options.
+
+    Args:
+        asked: ``Policy.compiler_options``.
+
+    Returns:
+        True or False; ``None`` if it is not, and only because a ``jit`` of the user lacks them.
+    """
+    if asked is False or not compiler_options():
+        return False
+    own = _jax.compiled_with_options.value
+    return own if own is not None else asked

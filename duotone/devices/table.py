@@ -21,7 +21,6 @@ from duotone.devices.assumed import assumed
 from duotone.devices.float32_math import math_of
 from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.half_type import default_device
-from duotone.devices.options import compiler_options
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.ops.traits import Trait
 from duotone.precision.classify.profitability import EVERYTHING, Profitability
@@ -224,7 +223,7 @@ def current_forms(
     declines: bool = False,
     float32_math: str | None = None,
     convolution_math: str | None = None,
-    options: bool = False,
+    options: bool | None = False,
 ) -> DeviceForms:
     """Returns the row for the assumed device, or for JAX's default device if none is assumed.
 
@@ -234,16 +233,17 @@ def current_forms(
             may be painted.
         float32_math: ``Policy.float32_math``.
         convolution_math: ``Policy.convolution_math``.
-        options: whether the program is compiled with :func:`duotone.compiler_options`.
+        options: whether the program is compiled with :func:`duotone.compiler_options`; ``None`` if
+            only a ``jit`` of the user lacks them, so that what would gain is named.
     """
     device = assumed() or default_device()
     platform = device.platform
     capability = str(getattr(device, "compute_capability", ""))
     flags = cpu_flags() if platform == "cpu" else frozenset[str]()
-    found = forms_of(platform, half, flags, capability, options)
+    found = forms_of(platform, half, flags, capability, bool(options))
     if not declines:
         found = dataclasses.replace(found, profitability=EVERYTHING)
-    elif not options and found is TABLE["cpu-bfloat16"] and compiler_options():
+    elif options is None and found is TABLE["cpu-bfloat16"]:
         lacks = dataclasses.replace(found.profitability, missing=_MISSING)
         found = dataclasses.replace(found, profitability=lacks)
     if float32_math is None and convolution_math is None:

@@ -24,6 +24,7 @@ import numpy as np
 from duotone._files import check_new_folder, folder_in_one_step
 from duotone._version import __version__
 from duotone.devices.assumed import AssumedDevice, assuming
+from duotone.devices.options import compiler_options
 from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.exporting.compare_exported import worst_difference
@@ -188,7 +189,9 @@ def export(
         types = types_of(call, positions_of(batch_argnums, args))
         program = _exported(call, types, lowered_for)
         _check_size(call.name, program)
-        seen = api.explain(fn, *args, **kwargs)
+        seen = api.explain(jax.jit(fn), *args, **kwargs)  # painted as inside of another `jit`
+        merged = (settings.policy or Policy()).merged_with_environment()
+        options = bool(merged.compiler_options and compiler_options())
     record = seen.to_json().encode()
     description = {
         "format": FORMAT,
@@ -197,7 +200,8 @@ def export(
         "half_dtype": seen.summary.half_dtype if seen.summary.operations_half else None,
         "painted_for": device.name if device is not None else f"{jax.default_backend()} at hand",
         "platforms": list(program.platforms),
-        "policy": (settings.policy or Policy()).merged_with_environment().describe(),
+        "policy": merged.describe(),
+        "compiler_options": options,
         "arguments": [_type_text(a) for a in program.in_avals],
         "results": [_type_text(a) for a in program.out_avals],
         "fixed": {name: repr(value) for name, value in call.fixed.items()},

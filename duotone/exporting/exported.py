@@ -15,7 +15,9 @@ import jax
 import jax.export
 import numpy as np
 
+from duotone.devices.options import compiler_options
 from duotone.errors import ArgumentError
+from duotone.jaxpr.running.own_jit import may_have_options
 from duotone.measuring.libraries import library
 
 FORMAT = 1
@@ -42,7 +44,8 @@ class Exported:
             ``painted_for``, ``policy``, ``arguments`` and ``results`` (types), ``fixed`` (arguments
             that are part of the program), ``difference`` (the largest difference from the
             function's own results, relative to the largest value of the result, or null),
-            ``versions`` and ``files`` (SHA-256 of each).
+            ``versions`` and ``files`` (SHA-256 of each), and ``compiler_options``: whether it is
+            painted for a program compiled with :func:`duotone.compiler_options`.
     """
 
     path: Path
@@ -75,11 +78,18 @@ class Exported:
         Returns:
             The results of the function.
         """
-        return self._compiled(*args, **kwargs)
+        asked = self.description.get("compiler_options", False)
+        with_options = asked and may_have_options(jax.tree.leaves((args, kwargs)))
+        compiled = self._compiled_with_options if with_options else self._compiled
+        return compiled(*args, **kwargs)
 
     @functools.cached_property
     def _compiled(self) -> Any:
         return jax.jit(self.program.call)
+
+    @functools.cached_property
+    def _compiled_with_options(self) -> Any:
+        return jax.jit(self.program.call, compiler_options=compiler_options())
 
     def __repr__(self) -> str:
         seen = self.description

@@ -65,20 +65,6 @@ class PaintedProgram:
         return tuple(graph.values[value].given for value in graph.inputs)
 
     @property
-    def half_work(self) -> float:
-        """Floating point operations in half, as a CPU computes them: groups like a dense result."""
-        graph, total = self.built.graph, 0.0
-        for node in graph.nodes:
-            if self.painting.compute[node.index] is Paint.HALF:
-                groups = node.attributes.get("slides")
-                dense = groups if isinstance(groups, float) else 1.0
-                total += node.flops * graph.trips(node) * dense
-        return total
-
-    @property
     def lacks_options(self) -> bool:
-        """True if a convolution would gain with the compiler options of the device."""
-        missing = self.forms.profitability.missing
-        return bool(missing) and any(
-            known.entry.reason.endswith(missing) for known in self.classes.nodes
-        )
+        """True if an operation would gain in a ``jit`` with the compiler options of the device."""
+        return any(known.lacks_options for known in self.classes.nodes)

@@ -18,12 +18,7 @@ from typing import Any
 import jax
 
 from duotone import _jax
-from duotone.devices.options import (
-    compiler_options,
-    convolves,
-    options_are_on,
-    with_options,
-)
+from duotone.devices.options import compiler_options, options_of, painting_for
 from duotone.devices.table import DeviceForms, current_forms
 from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
@@ -36,6 +31,7 @@ from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.jaxprs import same_type
+from duotone.jaxpr.running.own_jit import decided
 from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import without
@@ -186,17 +182,15 @@ def paint_alone(
         chosen: whether duotone chose it.
         site: how it is called.
     """
-    found = paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
-    if declines(policy, chosen) and compiler_options() and convolves(jaxpr):
-        with with_options():
-            other = paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
-        if other.half_work > _WORTH_OPTIONS * found.half_work:
-            return other
-    return found
+    if not (declines(policy, chosen) and compiler_options()):
+        return paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
 
+    def paint(options: bool | None) -> tuple[PaintedProgram, Callable[[], _jax.ClosedJaxpr]]:
+        with painting_for(options):
+            painted = paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
+        return painted, lambda: _traced(_rewritten(jaxpr, painted), jaxpr, painted)
 
-_WORTH_OPTIONS = 1.25
-"""How many times as much must be half with compiler options: dots are then rounded, for no gain."""
+    return decided(paint, (), rewritten=True)
 
 
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
@@ -223,27 +217,39 @@ def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., lis
         A function of arrays as they are to be given, which returns what ``jaxpr`` returns, types
         included. It raises :class:`~duotone.errors.RewriteError` where it does not.
     """
-    run = _jax.jaxpr_as_fun(jaxpr)
-    opened = _jax.open_jaxpr(jaxpr)
-    if painted.painting.changed or painted.forms.math or painted.optimizations.reductions.nodes:
-        rewriter = rewriter_of(painted)
-        avals = [atom.aval for atom in opened.outvars]
-
-        def run(*leaves: Any) -> list[Any]:
-            pairs = zip(rewriter(*leaves), avals, strict=True)
-            results = [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
-            _check_results(results, avals)
-            return results
-
+    run = _rewritten(jaxpr, painted)
     if painted.resolved.log_path is not None:
-        given = zip(opened.in_avals, painted.given, strict=True)
-        half = jax.numpy.dtype(painted.half.name)
-        after = jax.make_jaxpr(run)(
-            *[aval.update(dtype=half) if paint is Paint.HALF else aval for aval, paint in given]
-        )
+        after = _traced(run, jaxpr, painted)
         folder, graph = painted.resolved.log_path, painted.built.graph
         dumps.write(folder, jaxpr, after, graph, painted.classes, painted.painting)
     return run
+
+
+def _rewritten(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
+    if not (
+        painted.painting.changed or painted.forms.math or painted.optimizations.reductions.nodes
+    ):
+        return _jax.jaxpr_as_fun(jaxpr)
+    rewriter = rewriter_of(painted)
+    avals = [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
+
+    def run(*leaves: Any) -> list[Any]:
+        pairs = zip(rewriter(*leaves), avals, strict=True)
+        results = [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
+        _check_results(results, avals)
+        return results
+
+    return run
+
+
+def _traced(
+    run: Callable[..., list[Any]], jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram
+) -> _jax.ClosedJaxpr:
+    given = zip(_jax.open_jaxpr(jaxpr).in_avals, painted.given, strict=True)
+    half = jax.numpy.dtype(painted.half.name)
+    return jax.make_jaxpr(run)(
+        *[aval.update(dtype=half) if paint is Paint.HALF else aval for aval, paint in given]
+    )
 
 
 def declines(policy: Policy, chosen: bool) -> bool:
@@ -255,11 +261,10 @@ def declines(policy: Policy, chosen: bool) -> bool:
 def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
     """Returns the forms of half on the device."""
     may_decline = declines(policy, chosen)
-    on = options_are_on() or (policy.compiler_options and bool(compiler_options()))
     return current_forms(
         half.name,
         declines=may_decline,
-        options=may_decline and on,
+        options=may_decline and options_of(policy.compiler_options),
         float32_math=policy.float32_math,
         convolution_math=policy.convolution_math,
     )

@@ -101,7 +101,7 @@ class Policy:
             (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
             the painted program counts; a program that none is of is painted without (logged once).
-        compiler_options: Paint for a ``jit`` of your own that has :func:`duotone.compiler_options`.
+        compiler_options: True: your ``jit`` has :func:`duotone.compiler_options`. False: none does.
         log_path: A folder for the graph before and after painting and the paint buckets; it exists,
             and a relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
@@ -143,7 +143,7 @@ class Policy:
     segment_sums: SegmentSums = "full"
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
-    compiler_options: bool = False
+    compiler_options: bool | None = None
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
@@ -176,7 +176,7 @@ class Policy:
             segment_sums: SegmentSums = "full",
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
-            compiler_options: bool = False,
+            compiler_options: bool | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
             heal: bool | int = False,
@@ -199,7 +199,7 @@ class Policy:
         for field, choices in _CHOICES.items():
             check_choice(field, getattr(self, field), choices, none=_DEFAULTS[field] is None)
         for field in ("ignore_performance", "compiler_options", "log_decisions"):
-            check_boolean(field, getattr(self, field))
+            check_boolean(field, getattr(self, field), none=_DEFAULTS[field] is None)
         for field in LIST_FIELDS:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:

@@ -57,7 +57,8 @@ def _phrases(fields: Mapping[str, Any], lists: Sequence[str]) -> list[str]:
     several = given if isinstance(given, tuple) else (given,)
     phrases += [f"uses the {measured.title}" for measured in several]
     if "compiler_options" in fields:
-        phrases.append("for a program compiled with duotone.compiler_options()")
+        with_or_without = "with" if fields["compiler_options"] else "without"
+        phrases.append(f"for a program compiled {with_or_without} duotone.compiler_options()")
     if "log_path" in fields:
         phrases.append(f"writes graphs to {fields['log_path']}")
     if "log_decisions" in fields:

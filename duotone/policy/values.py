@@ -70,10 +70,11 @@ def check_choice(field: str, value: object, choices: tuple[str, ...], *, none: b
     raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}.{hint}")
 
 
-def check_boolean(field: str, value: object) -> None:
-    """Raises if a field is neither True nor False."""
-    if not isinstance(value, bool):
-        raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
+def check_boolean(field: str, value: object, *, none: bool = False) -> None:
+    """Raises if a field is neither True nor False, nor ``None`` if it may be."""
+    if not isinstance(value, bool) and not (none and value is None):
+        takes = "True, False or None" if none else "True or False"
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes {takes}.")
 
 
 HEAL_AFTER = 3

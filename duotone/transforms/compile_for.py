@@ -13,6 +13,7 @@ from duotone.cost import cost_view as view
 from duotone.cost.compiled_record import ProgramCost
 from duotone.devices.assumed import assuming
 from duotone.devices.specifications import Target, find_target
+from duotone.jaxpr.running.own_jit import own_jit
 from duotone.policy.arguments import check_callable
 from duotone.transforms.inference import with_weights
 
@@ -47,7 +48,7 @@ def compile_for(
     Args:
         fn: a function; one that ``jax.jit`` returned, which keeps its donation and static
             arguments; or one that :func:`duotone.autocast` returned, which is painted for the
-            target.
+            target and compiled as in a call outside of ``jax.jit``.
         *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
         target: the name of a device, such as ``"h100"``, ``"v5e"`` or ``"cpu"`` (this machine's
             CPU; ``docs/targets.md`` lists them all), or a :class:`Target`.
@@ -76,7 +77,7 @@ def compile_for(
     found = find_target(target)
     with assuming(found.device()):
         fn, args, kwargs = with_weights(fn, args, kwargs)
-    cost = compile_program(fn, args, kwargs, found)
+    cost = compile_program(fn, args, kwargs, found, own_jit)
     return CompiledRecord(
         **{field.name: getattr(cost, field.name) for field in dataclasses.fields(cost)}
     )

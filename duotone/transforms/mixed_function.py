@@ -27,16 +27,13 @@ from duotone import _jax
 from duotone.devices import current_choice
 from duotone.devices.assumed import assumed
 from duotone.devices.half_type import device_in_words, saves_no_time
-from duotone.devices.options import convolves
 from duotone.devices.table import DeviceForms
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.painted import CallSite, PaintedProgram
 from duotone.jaxpr.pipeline import (
-    declines,
     lower,
-    paint_alone,
     paint_for_device,
     resolved_for_device,
 )
@@ -46,6 +43,7 @@ from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running import backward
 from duotone.jaxpr.running.derived import DerivedRunner
 from duotone.jaxpr.running.inside import collection_now
+from duotone.jaxpr.running.own_jit import when_decided
 from duotone.jaxpr.running.passes import Passes
 from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import half_named
@@ -167,24 +165,15 @@ class FunctionSettings:
             both = functools.partial(rewritten, [Paint.FULL] * len(leaves))
             return backward.passes_of(flat, types, leaves, moved, both, MARKER)
 
-        def gains(traced: Traced) -> bool:
-            assert half is not None, "options are for programs in half"
-            if not convolves(traced.jaxpr):
-                return False  # without painting it
-            site = CallSite(arguments=argument_names(traced, merged))
-            painted = paint_alone(traced.jaxpr, merged, half, chosen=self.chosen, site=site)
-            return painted.forms.options
-
-        options = gains if half is not None and declines(merged, self.chosen) else None
         if weights is not None:
-            return WeightsRunner(fn, weights, paint, half.name if half else None, options)
+            return WeightsRunner(fn, weights, paint, half.name if half else None)
 
         def rewrite(traced: Traced) -> Callable[..., list[Any]]:
             return paint(traced, 0)[1]
 
         if half is None or leaves_backward(*resolved_for_device(merged, half, chosen=self.chosen)):
-            return Runner(fn, rewrite, options=options)
-        return DerivedRunner(fn, rewrite, passes, options=options)
+            return Runner(fn, rewrite)
+        return DerivedRunner(fn, rewrite, passes)
 
     def _announced(
         self, run: Callable[..., list[Any]], painted: PaintedProgram
@@ -194,11 +183,15 @@ class FunctionSettings:
         def announced(*leaves: Any) -> list[Any]:
             observed = observer() is not None or logger.isEnabledFor(logging.INFO)
             if observed and not self._logged and collection_now() is None:
-                self._logged = True
-                _log_once(self.name, painted)
+                when_decided(functools.partial(self._announce, painted, observer()))
             return run(*leaves)
 
         return announced
+
+    def _announce(self, painted: PaintedProgram, hear: Callable[[str], None] | None) -> None:
+        if not self._logged:
+            self._logged = True
+            _log_once(self.name, painted, hear)
 
     def _switched_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function unchanged and tells an outer rewrite not to change it either.
@@ -255,8 +248,8 @@ _LINES: set[str] = set()
 """Lines logged so far, so that a function created in every step is announced once."""
 
 
-def _log_once(name: str, painted: PaintedProgram) -> None:
-    """Logs a summary of a painting unless the same line was logged before."""
+def _log_once(name: str, painted: PaintedProgram, hear: Callable[[str], None] | None) -> None:
+    """Logs a summary of a painting unless the same line was logged before; an observer hears it."""
     line = first_line(
         name,
         painted.built.graph,
@@ -267,7 +260,7 @@ def _log_once(name: str, painted: PaintedProgram) -> None:
         saves_no_time(painted.half.name),
         painted.lacks_options,
     )
-    if (hear := observer()) is not None:
+    if hear is not None:
         hear(line)
     if line not in _LINES:
         _LINES.add(line)

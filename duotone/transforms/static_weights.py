@@ -25,17 +25,13 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.devices.options import with_options
+from duotone.devices.options import compiler_options, painting_for
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, way_out
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, trace
-from duotone.jaxpr.running.run import (
-    Runner,
-    jitted_with_options,
-    marker,
-    put_down,
-)
+from duotone.jaxpr.running.own_jit import decided
+from duotone.jaxpr.running.run import Runner, marker, put_down
 from duotone.policy.policy import Policy
 
 
@@ -191,6 +187,18 @@ class Weights:
             made = self._halves[position, half] = _cast(array, half)
         return made
 
+    def types_in(self, given: Sequence[Paint], half: str | None) -> list[jax.ShapeDtypeStruct]:
+        """Returns the types of the arrays in the precisions that a program reads.
+
+        Args:
+            given: the precision of each array.
+            half: the half type.
+        """
+        pairs = zip(self.types, given, strict=True)
+        dtypes = [half if paint is Paint.HALF else kind.dtype for kind, paint in pairs]
+        sizes = [kind.shape for kind in self.types]
+        return [jax.ShapeDtypeStruct(*pair) for pair in zip(sizes, dtypes, strict=True)]
+
     def full(self) -> Any:
         """Returns the pytree with every array in full.
 
@@ -244,10 +252,9 @@ class WeightsRunner(Runner):
         weights: Weights,
         paint: Paints,
         half: str | None,
-        options: Callable[[Traced], bool] | None,
     ) -> None:
         """Takes the half type by name, or ``None`` if nothing becomes half."""
-        super().__init__(function, lambda traced: paint(traced, 0)[1], options=options)
+        super().__init__(function, lambda traced: paint(traced, 0)[1])
         self._weights = weights
         self._paint = paint
         self.half = half
@@ -272,15 +279,18 @@ class WeightsRunner(Runner):
         self, signature: Signature, arrays: Sequence[Any]
     ) -> tuple[Callable[..., tuple[list[Any], Results]], WeightPlan]:
         """Returns the ``jit`` function of a signature and its plan, with options if they gain."""
-        plan = self.plan(*signature.restore(arrays))
-        if self._compiled_alone(arrays) and self._gains(plan.traced):
-            with with_options():
-                plan = self.plan(*signature.restore(arrays))
-            return self._jitted(plan, jitted_with_options), plan
-        return self._jitted(plan), plan
 
-    def _jitted(self, plan: WeightPlan, jitted: Callable[..., Any] | None = None) -> Any:
-        """Returns the ``jit`` function of a plan, made by ``jitted(program, donated)``."""
+        def make(options: bool | None) -> tuple[Any, Callable[[], _jax.ClosedJaxpr]]:
+            with painting_for(options):
+                plan = self.plan(*signature.restore(arrays))
+            compiled = self._jitted(plan, options)
+            given = self._weights.types_in(plan.given, self.half)
+            return (compiled, plan), lambda: compiled.trace(*given, *arrays).jaxpr
+
+        return decided(make, [*self._weights.arrays, *arrays], rewritten=True)
+
+    def _jitted(self, plan: WeightPlan, options: bool | None = False) -> Any:
+        """Returns the ``jit`` function of a plan, with the device's compiler options or without."""
         count, name = len(plan.given), marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
@@ -290,9 +300,11 @@ class WeightsRunner(Runner):
         donated = _jax.donated_arguments(plan.traced.jaxpr) if is_jitted else ()
         # The next call needs the weights, so they are never donated.
         donated = tuple(position for position in donated if position >= count)
-        if jitted is not None:
-            return jitted(program, donated)
-        return jax.jit(_jax.named(program, name), donate_argnums=donated)
+        return jax.jit(
+            _jax.named(program, name),
+            donate_argnums=donated,
+            compiler_options=compiler_options() if options else None,
+        )
 
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightPlan:
         """Traces and paints the function for a call; casts and compiles nothing.
@@ -330,9 +342,9 @@ class WeightsRunner(Runner):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
         """Returns the ``jit`` function of a call and its arguments, the weights first."""
-        arrays, _ = flatten_call(self._name, args, kwargs)
-        plan = self.plan(args, kwargs)
-        return self._jitted(plan), [*self._weights.take(plan.given, self.half), *arrays]
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        compiled, plan = self._compiled_plan(signature, arrays)
+        return compiled, [*self._weights.take(plan.given, self.half), *arrays]
 
 
 def without_first(function: Callable[..., Any]) -> inspect.Signature | None:

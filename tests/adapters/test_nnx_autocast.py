@@ -42,6 +42,39 @@ def step(model: Net, optimizer: nnx.Optimizer, metric: nnx.Metric, x: Any, y: An
     return loss
 
 
+class Convolutions(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Conv(32, 32, (3, 3), rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.mean(self.first(x), (1, 2))
+
+
+def test_a_step_that_nnx_jit_does_not_surround_has_the_compiler_options(
+    on_fast_cpu: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, x, y)
+        optimizer.update(model, grads)
+        return loss
+
+    images, targets = jnp.ones((4, 16, 16, 32)), jnp.zeros((4, 32))
+    ways = {
+        "alone": duotone.nnx.autocast(train),
+        "jit inside": duotone.nnx.autocast(nnx.jit(train)),
+        "jit outside": nnx.jit(duotone.nnx.autocast(train)),
+    }
+    lacks = []
+    for way, run in ways.items():
+        model = Convolutions(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.sgd(1e-2), wrt=nnx.Param)
+        train.__qualname__ = way  # each line is logged once
+        with caplog.at_level("INFO", logger="duotone"):
+            assert run(model, optimizer, images, targets) > 0
+        lacks.append("compiler_options=duotone.compiler_options()" in caplog.messages[-1])
+    assert lacks == [False, False, True]
+
+
 def made() -> tuple[Any, Any, Any]:
     model = Net(nnx.Rngs(0))
     return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), nnx.metrics.Average()

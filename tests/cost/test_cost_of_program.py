@@ -275,6 +275,33 @@ def test_calls_of_libraries():
     assert kernels["unknown"].op == "mine"
 
 
+ONEDNN = """
+ENTRY %main (x: bf16[16,32,32,64], w: bf16[3,3,64,8], a: bf16[512,768], b: bf16[512,16]) -> \
+bf16[768,16] {
+  %x = bf16[16,32,32,64]{3,2,1,0} parameter(0)
+  %w = bf16[3,3,64,8]{3,2,1,0} parameter(1)
+  %a = bf16[512,768]{1,0} parameter(2)
+  %b = bf16[512,16]{1,0} parameter(3)
+  %conv = (bf16[16,32,32,8]{3,2,1,0}, u8[12336]{0}) custom-call(%x, %w), \
+custom_call_target="__onednn$convolution", backend_config={"onednn_conv_config":{"dims":"4",\
+"kernel":{"dims":"0","filter":{"input_feature_dim":"2","output_feature_dim":"3",\
+"shape":["3","3","64","8"],"spatial_dims":["0","1"]}}},"outer_dimension_partitions":[]}
+  %dot = (bf16[768,16]{1,0}, u8[648960]{0}) custom-call(%a, %b), \
+custom_call_target="__onednn$matmul", backend_config={"onednn_matmul_config":\
+{"transpose_a":true,"transpose_b":false},"outer_dimension_partitions":[]}
+  ROOT %out = bf16[768,16]{1,0} get-tuple-element(%dot), index=0
+}
+"""
+
+
+def test_calls_of_the_library_of_a_cpu():
+    kernels = by_name(counted(ONEDNN))
+    assert kernels["conv"].flops == 2 * (16 * 32 * 32 * 8) * (3 * 3 * 64)
+    image, kernel, out = 16 * 32 * 32 * 64, 3 * 3 * 64 * 8, 16 * 32 * 32 * 8
+    assert kernels["conv"].bytes == 2 * (image + kernel + out)  # no workspace
+    assert kernels["dot"].flops == 2 * (768 * 16) * 512
+
+
 def test_a_real_loop_over_layers():
     """``lax.scan`` over five layers of 64×32 @ 32×32 in float16, compiled for an H200."""
     totals = cost_of(stored("h200_scan"), H200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from typing import Any
 
 import jax
@@ -34,37 +34,6 @@ def arrays(*shapes: tuple[int, ...]) -> list[Any]:
     return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
 
 
-@pytest.fixture
-def on_fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU with bfloat16 instructions and options, whatever machine and JAX this is."""
-    major, minor = jax.__version_info__[:2]
-    monkeypatch.setattr(options, "_MEASURED", (major, minor))
-    for module in ("options", "table", "half_type"):
-        monkeypatch.setattr(f"duotone.devices.{module}.cpu_flags", lambda: AVX)
-
-
-@pytest.fixture
-def jits(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The compiler options of each ``jit`` function that duotone calls with options or without."""
-    seen: list[Any] = []
-    make = jax.jit
-
-    def jit(function: Callable[..., Any], **kwargs: Any) -> Any:
-        made = make(function, **kwargs)
-
-        class Called:
-            trace = staticmethod(made.trace)
-
-            def __call__(self, *args: Any) -> Any:
-                seen.append(kwargs.get("compiler_options"))
-                return made(*args)
-
-        return Called()
-
-    monkeypatch.setattr("duotone.jaxpr.running.run.jax.jit", jit)
-    return seen
-
-
 @pytest.mark.usefixtures("on_fast_cpu")
 def test_options_are_for_cpus_with_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert duotone.compiler_options() == {options.ONEDNN: True}
@@ -83,12 +52,25 @@ def test_options_are_for_the_versions_in_which_they_were_measured(
 
 
 @pytest.mark.usefixtures("on_fast_cpu")
-def test_options_count_only_inside_with_options() -> None:
-    assert not options.options_are_on()
-    with options.with_options():
-        assert options.options_are_on()
+@pytest.mark.parametrize(
+    ("asked", "own", "expected"),
+    [
+        (None, None, None),
+        (True, None, True),
+        (False, None, False),
+        (None, True, True),
+        (None, False, False),
+        (True, False, False),
+        (False, True, False),
+    ],
+)
+def test_who_compiles_decides_about_options_unless_the_policy_says_no(
+    asked: bool | None, own: bool | None, expected: bool | None
+) -> None:
+    with options.painting_for(own) if own is not None else contextlib.nullcontext():
+        assert options.options_of(asked) is expected
         with assuming(AssumedDevice("h200", "cuda", "9.0")):
-            assert not options.options_are_on()
+            assert options.options_of(asked) is False
 
 
 def test_each_class_of_processor_has_its_row() -> None:
@@ -151,57 +133,6 @@ def test_dots_are_rounded_since_float32_sums_are_slow() -> None:
     x, w = arrays((512, 512), (512, 512))
     assert painting(lambda x, w: jnp.tanh(x @ w), x, w) == ["half>half"]
     assert painting(lambda x, w: w - x @ w, x, w) == ["half>half"]
-
-
-@pytest.mark.usefixtures("on_fast_cpu")
-def test_a_call_of_its_own_has_the_options_if_it_convolves(jits: list[Any]) -> None:
-    images, kernel = arrays(IMAGES, KERNEL)
-    step = duotone.autocast(convolve)
-    result = step(images, kernel)
-    step(images, kernel)
-    assert jits == [{options.ONEDNN: True}] * 2
-    np.testing.assert_allclose(result, convolve(images, kernel), atol=0.3)
-
-
-@pytest.mark.usefixtures("on_fast_cpu")
-def test_a_program_without_fast_convolutions_has_no_options(jits: list[Any]) -> None:
-    duotone.autocast(jnp.dot)(*arrays((512, 512), (512, 512)))
-    duotone.autocast(convolve)(*arrays((1, 4, 4, 8), (3, 3, 8, 8)))
-    duotone.autocast(convolve, dtype="bfloat16")(*arrays((1, 4, 4, 8), (3, 3, 8, 8)))
-    assert set(map(bool, jits)) == {False}
-
-
-@pytest.mark.usefixtures("on_fast_cpu")
-def test_a_named_half_type_is_painted_as_everywhere_and_has_no_options(jits: list[Any]) -> None:
-    duotone.autocast(convolve, dtype="bfloat16")(*arrays(IMAGES, KERNEL))
-    assert jits == [None]
-
-
-@pytest.mark.usefixtures("on_fast_cpu")
-def test_fixed_weights_have_the_options_too(jits: list[Any]) -> None:
-    images, kernel = arrays(IMAGES, KERNEL)
-
-    def predict(weights: Any, images: Any) -> Any:
-        return convolve(images, weights)
-
-    result = duotone.autocast(predict, weights=kernel)(images)
-    assert {options.ONEDNN: True} in jits
-    np.testing.assert_allclose(result, convolve(images, kernel), atol=0.3)
-
-
-@pytest.mark.usefixtures("on_fast_cpu")
-@pytest.mark.parametrize("around", [jax.jit, jax.vmap, jax.linearize], ids=lambda f: f.__name__)
-def test_inside_a_transformation_there_are_no_options(around: Callable[..., Any]) -> None:
-    """JAX refuses options of a ``jit`` that is not the outermost one."""
-    images, kernel = arrays(IMAGES, KERNEL)
-    step = duotone.autocast(lambda x: convolve(x, kernel))
-    step(images)
-    if around is jax.linearize:
-        assert jax.linearize(step, images)[0].shape == images.shape
-    elif around is jax.vmap:
-        assert jax.vmap(step)(images[None]).shape == (1, *images.shape)
-    else:
-        assert "bf16" not in str(jax.make_jaxpr(jax.jit(step))(images))
 
 
 @pytest.mark.usefixtures("on_fast_cpu")

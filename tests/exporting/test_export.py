@@ -166,6 +166,29 @@ def test_functions_around_a_painted_one(tmp_path):
     np.testing.assert_array_equal(made.call(many), mapped(many))
 
 
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_file_carries_no_compiler_options_so_it_is_painted_for_them_only_if_asked(
+    tmp_path, on_fast_cpu, asked
+):
+    order = ("NHWC", "HWIO", "NHWC")
+    images, kernel = jnp.ones((4, 16, 16, 32)), jnp.full((3, 3, 32, 32), 0.01)
+
+    def convolve(x, w):
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=order)
+
+    step = duotone.autocast(convolve, policy=duotone.Policy(compiler_options=asked))
+    made = duotone.export(step, images, kernel, path=tmp_path / "model")
+    assert made.description["compiler_options"] is bool(asked)
+    assert made.description["half_dtype"] == ("bfloat16" if asked else None)
+    program = str(made.program.mlir_module())
+    assert ("bf16" in program) is bool(asked)
+    read = duotone.read_export(tmp_path / "model")
+    np.testing.assert_allclose(read.call(images, kernel), convolve(images, kernel), rtol=1e-2)
+    np.testing.assert_allclose(
+        jax.jit(read.call)(images, kernel), read.call(images, kernel), rtol=1e-2
+    )
+
+
 def test_another_program_is_not_written(tmp_path, monkeypatch):
     def wrong(self, *args, **kwargs):
         return jax.tree.map(lambda x: x + 0.2 * x.max(), self._compiled(*args, **kwargs))

@@ -200,6 +200,12 @@ def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
             {"ignore_performance": True},
         ),
         ({"log_decisions": "0"}, PolicyTypeError, "True or False", {"log_decisions": False}),
+        (
+            {"compiler_options": "off"},
+            PolicyTypeError,
+            "True, False or None",
+            {"compiler_options": False},
+        ),
         ({"log_path": 3}, PolicyTypeError, "the path of a folder", {"log_path": "/tmp"}),
         ({"log_path": ""}, PolicyError, "None for no files", {"log_path": None}),
         ({"log_path": __file__}, PolicyError, "not a folder", {"log_path": Path(__file__).parent}),

@@ -113,6 +113,24 @@ def test_what_the_user_decided_is_not_declined() -> None:
     assert painted[moved].startswith("half")
 
 
+def test_an_operation_that_would_gain_with_compiler_options_is_marked() -> None:
+    """Planted fault: without the check of the size, the small one is marked too."""
+    lacks = dataclasses.replace(CPU, missing=" without options")
+    t = Tiny()
+    t.returns(*[t.op("conv", t.input(), size=64, flops=flops) for flops in (2000.0, 2000.0, 1.0)])
+    graph, classes = t.graph(), t.paint().classes
+    slides = ({"slides": 1.0}, {}, {"slides": 1.0})
+    pairs = zip(graph.nodes, slides, strict=True)
+    nodes = tuple(dataclasses.replace(node, attributes=has) for node, has in pairs)
+    background = Background(
+        dataclasses.replace(graph, nodes=nodes), HALF_TYPES["bfloat16"], profitability=lacks
+    )
+    found = decline(classes, background).nodes
+    assert [known.lacks_options for known in found] == [True, False, False]
+    assert found[0].entry.reason.endswith("gains nothing from half without options")
+    assert not found[1].entry.reason.endswith("without options")
+
+
 def test_declining_leaves_unlisted_and_fixed_operations_alone() -> None:
     t = Tiny()
     unknown = t.op("sorcery", t.input())

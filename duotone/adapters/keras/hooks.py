@@ -4,7 +4,7 @@ Keras has no path from an optimizer to the functions that a model compiles. So d
 methods, once, in the classes of ``keras.Model.__mro__`` that define them: ``make_train_function``,
 ``make_test_function`` and ``make_predict_function``. If the model has a plan (``plans``), the
 wrapper first wraps the step methods of each class of ``type(model).__mro__`` (``steps``). Then
-Keras' own method runs.
+Keras' own method runs, with the ``jit`` of duotone (``compiled``).
 
 duotone does not wrap ``keras.Model.compile``: Keras compares it with the base class' method to find
 out whether it was overridden, and would load a model without its optimizer. It sets nothing on the
@@ -20,6 +20,7 @@ from typing import Any
 
 import keras
 
+from duotone.adapters.keras.compiled import with_own_jit
 from duotone.adapters.keras.counting import counting
 from duotone.adapters.keras.plans import plan_of
 from duotone.adapters.keras.steps import STEPS, wrap_steps
@@ -57,12 +58,14 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
     def make(self: Any, force: bool = False) -> Any:
         if force or getattr(self, function, None) is None:
             _before_plans(self)
-            if plan_of(self) is not None:
-                _warn_of_own_steps(self)
-                for kind in type(self).__mro__:
-                    wrap_steps(kind)
-            method(self, force=force)
-            if function == "train_function" and plan_of(self) is not None:
+            if plan_of(self) is None:
+                return method(self, force=force)
+            _warn_of_own_steps(self)
+            for kind in type(self).__mro__:
+                wrap_steps(kind)
+            with with_own_jit():
+                method(self, force=force)
+            if function == "train_function":
                 self.train_function = counting(self, self.train_function)
             return None
         return method(self, force=force)

@@ -1,9 +1,9 @@
 """One model in mixed precision, without hooks in Keras.
 
 :func:`autocast` gives the model a new subclass of its class, whose step methods run the original
-ones by the model's plan (``steps``). So ``fit``, ``evaluate`` and ``predict`` find them in every
-mode of Keras, and no class of Keras changes. ``model.__class__`` still returns the old class, for
-saving, cloning and printing.
+ones by the model's plan (``steps``), compiled by the ``jit`` of duotone (``compiled``). So ``fit``,
+``evaluate`` and ``predict`` find them in every mode of Keras, and no class of Keras changes.
+``model.__class__`` still returns the old class, for saving, cloning and printing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import keras
 
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import settings
+from duotone.adapters.keras.compiled import with_own_jit
 from duotone.adapters.keras.plans import PLAN, StepPlan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
 from duotone.errors import ArgumentError, ArgumentTypeError
@@ -77,6 +78,7 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     own = type(kind)(kind.__name__, (kind,), members)
     for name, function in STEPS.items():
         setattr(own, name, _step(own, name))
+        setattr(own, f"make_{function}", _maker(own, f"make_{function}"))
         setattr(model, function, None)  # Keras then makes a new one from the new step
     object.__setattr__(model, "__class__", own)
     return model
@@ -87,6 +89,15 @@ def _step(own: type, name: str) -> Any:
         return getattr(super(own, model), name)
 
     return stepping(name, bind, plan_of, functools.wraps(getattr(own, name)))
+
+
+def _maker(own: type, name: str) -> Any:
+    @functools.wraps(getattr(own, name))
+    def make(self: Any, force: bool = False) -> Any:
+        with with_own_jit():
+            return getattr(super(own, self), name)(force=force)
+
+    return make
 
 
 def _check(model: Any) -> None:

@@ -109,19 +109,35 @@ def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) 
     if _MOVES in traits or not eqn.outvars:
         return 0.0
     result = size_of(eqn.outvars[0].aval)
-    if name == "dot_general":
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        lhs = eqn.invars[0].aval
-        return 2.0 * result * math.prod(_known(lhs.shape[axis]) for axis in contracted)
-    if name == OWN_DOT:
-        contracted = eqn.params["numbers"][0][0]
-        shape = eqn.invars[0].aval.shape
-        return 2.0 * result * math.prod(_known(shape[axis]) for axis in contracted)
-    if name == "conv_general_dilated":
-        kernel = eqn.invars[1].aval
-        out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * result * size_of(kernel) / max(_known(out_features), 1)
+    if (terms := _TERMS.get(name)) is not None:
+        return 2.0 * result * terms(eqn)
     return float(max([result, *[value.size for value in operands]]))
+
+
+def product_flops(eqn: _jax.Eqn) -> float:
+    """Returns the FLOPs of one execution of a dot or a convolution; 0 for other operations."""
+    terms = _TERMS.get(eqn.primitive.name)
+    return 0.0 if terms is None else 2.0 * size_of(eqn.outvars[0].aval) * terms(eqn)
+
+
+def _terms_of_dot(eqn: _jax.Eqn) -> float:
+    numbers = eqn.params.get("dimension_numbers") or eqn.params["numbers"]
+    shape = eqn.invars[0].aval.shape
+    return math.prod(_known(shape[axis]) for axis in numbers[0][0])
+
+
+def _terms_of_convolution(eqn: _jax.Eqn) -> float:
+    kernel = eqn.invars[1].aval
+    out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return size_of(kernel) / max(_known(out_features), 1)
+
+
+_TERMS: dict[str, Callable[[_jax.Eqn], float]] = {
+    "dot_general": _terms_of_dot,
+    OWN_DOT: _terms_of_dot,
+    "conv_general_dilated": _terms_of_convolution,
+}
+"""By primitive: the number of products that are added up to each element of the result."""
 
 
 def _known(dimension: Any) -> int:

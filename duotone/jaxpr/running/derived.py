@@ -53,9 +53,8 @@ class DerivedRunner(Runner):
         function: Callable[..., Any],
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
         find_passes: FindPasses,
-        options: Callable[[Traced], bool] | None = None,
     ) -> None:
-        super().__init__(function, rewrite, options=options)
+        super().__init__(function, rewrite)
         self._find_passes = find_passes
         self._declined: set[Any] = set()
 

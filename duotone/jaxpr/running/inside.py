@@ -23,6 +23,7 @@ import jax
 from duotone import _jax
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.reading.scopes import MARKER, is_rewritten
+from duotone.jaxpr.running.jaxprs import programs_in
 
 _MARK = "duotone.node#"
 
@@ -145,14 +146,10 @@ def collection_now() -> Collection | None:
 
 def holds_rewritten(jaxpr: Any) -> bool:
     """Returns True if a program contains a rewritten program, at any depth."""
-    if isinstance(jaxpr, (tuple, list)):
-        return any(map(holds_rewritten, jaxpr))
-    for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ()):
-        if is_rewritten(eqn) or any(
-            holds_rewritten(param) for param in eqn.params.values() if _jax.holds_jaxpr(param)
-        ):
-            return True
-    return False
+    return any(
+        is_rewritten(eqn) or any(map(holds_rewritten, programs_in(eqn)))
+        for eqn in _jax.open_jaxpr(jaxpr).eqns
+    )
 
 
 def rewritten_steps(program: Program) -> Iterator[Step]:

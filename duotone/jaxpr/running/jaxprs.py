@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +31,13 @@ def program_of(
         list(constants), invars, outvars, eqns, debug_info=info, is_high=_are_high(eqns)
     )
     return _jax.closed_program(opened, list(constants.values()))
+
+
+def programs_in(eqn: _jax.Eqn) -> Iterator[_jax.ClosedJaxpr]:
+    """Yields the jaxprs among the parameters of an equation, in tuples too."""
+    for param in eqn.params.values():
+        if _jax.holds_jaxpr(param):
+            yield from param if isinstance(param, (tuple, list)) else (param,)
 
 
 def _are_high(eqns: Sequence[_jax.Eqn]) -> bool:

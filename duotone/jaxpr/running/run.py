@@ -8,6 +8,7 @@ which every transformation supports. The name of that equation is
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ import jax
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.devices.options import compiler_options, with_options
 from duotone.errors import LeakedTracerError
 from duotone.graph.collector import collector_paused
 from duotone.jaxpr.reading.scopes import MARKER
@@ -24,6 +24,7 @@ from duotone.jaxpr.reading.signature import Results, Signature, describe_callabl
 from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
 from duotone.jaxpr.running.inside import Collection, collection_now
 from duotone.jaxpr.running.interpreter import with_long_stack
+from duotone.jaxpr.running.own_jit import own_jit, traced_once
 
 logger = logging.getLogger("duotone")
 
@@ -38,7 +39,6 @@ class Runner:
         function: Callable[..., Any],
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
         by: str = "autocast",
-        options: Callable[[Traced], bool] | None = None,
     ) -> None:
         """Makes a runner.
 
@@ -46,13 +46,10 @@ class Runner:
             function: the user's function.
             rewrite: rewrites it.
             by: the function of duotone that the user called, for messages.
-            options: whether a program of its own gains from :func:`duotone.compiler_options`;
-                none does if omitted.
         """
         self._function = function
         self._rewrite = rewrite
         self._name = describe_callable(function, by)
-        self._options = options
         self._compiled: dict[Any, Callable[..., tuple[list[Any], Results]]] = {}
         self._structures: dict[Any, int] = {}
 
@@ -61,8 +58,6 @@ class Runner:
         arrays, signature = flatten_call(self._name, args, kwargs)
         key = self._key(signature, arrays)
         collection = collection_now()
-        if self._compiled_alone(arrays):
-            key = key, True
         compiled = self._compiled.get(key) if collection is None else None
         try:
             if collection is not None:
@@ -107,26 +102,12 @@ class Runner:
         name = marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
-            traced = trace(self._function, signature, leaves)
+            make = functools.partial(trace, self._function, signature, leaves)
+            traced = traced_once((self, signature.tree, signature.statics), leaves, make)
             return put_down(name, self._rewrite(traced), leaves), traced.results
 
         donated = self._donated(signature, arrays)
-        if self._compiled_alone(arrays) and self._gains(trace(self._function, signature, arrays)):
-            return jitted_with_options(program, donated)
-        return jax.jit(_jax.named(program, name), donate_argnums=donated)
-
-    def _compiled_alone(self, arrays: Sequence[Any]) -> bool:
-        """Checks if a call compiles a program of its own, which may have compiler options."""
-        return (
-            self._options is not None
-            and collection_now() is None
-            and _jax.is_outermost(arrays)
-            and bool(compiler_options())  # last, since it takes longest
-        )
-
-    def _gains(self, traced: Traced) -> bool:
-        """Checks if a program gains from compiler options."""
-        return self._options is not None and self._options(traced)
+        return own_jit(_jax.named(program, name), rewritten=True, donate_argnums=donated)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Returns the positions of the arrays that a function donates, if ``jit`` returned it.
@@ -150,17 +131,6 @@ class Runner:
                 self._name,
                 count,
             )
-
-
-def jitted_with_options(program: Callable[..., Any], donated: tuple[int, ...]) -> Any:
-    """Returns the ``jit`` function of a program that is painted for the device's options."""
-
-    def painted(*leaves: Any) -> Any:
-        with with_options():
-            return program(*leaves)
-
-    named = _jax.named(painted, MARKER)
-    return jax.jit(named, donate_argnums=donated, compiler_options=compiler_options())
 
 
 def marker() -> str:

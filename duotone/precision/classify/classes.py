@@ -34,6 +34,7 @@ class NodeClass:
             provably fits and loses nothing that matters. Such a node passes no taint on.
         range: the known range of the result, in words, if ranges decided something.
         origin: its own list, if a constant, its range or the device denied it.
+        lacks_options: True if it would gain on this device with other compiler options.
     """
 
     entry: Entry
@@ -43,6 +44,7 @@ class NodeClass:
     stores_half: bool = False
     range: str = ""
     origin: Kind | None = None
+    lacks_options: bool = False
 
     @property
     def kind(self) -> Kind:

@@ -47,8 +47,9 @@ def decline(classes: Classes, background: Background) -> Classes:
         if known.kind is Kind.ALLOW:
             refused = _refusal(node, background.graph, profitability)
             if refused is not None:
-                rule, reason = refused
-                found[node.index] = known.denied(reason, Taint.NONE, rule)
+                rule, reason, lacks = refused
+                denied = known.denied(reason, Taint.NONE, rule)
+                found[node.index] = dataclasses.replace(denied, lacks_options=lacks)
         elif profitability.only_allow and known.kind is not Kind.UNLISTED:
             key = (known.entry.op, known.listed)
             if key not in passive:
@@ -58,24 +59,31 @@ def decline(classes: Classes, background: Background) -> Classes:
     return dataclasses.replace(classes, nodes=tuple(found))
 
 
-def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Rule, str] | None:
-    """Returns why an allow operation does not gain, as a rule and a reason; ``None`` if it does."""
+def _refusal(
+    node: Node, graph: Graph, profitability: Profitability
+) -> tuple[Rule, str, bool] | None:
+    """Returns why an allow operation does not gain; ``None`` if it does.
+
+    Returns:
+        The rule, the reason, and whether it lacks compiler options.
+    """
     limits = _limits(node, profitability)
     if limits is None:
         would = "slides" in node.attributes and node.flops >= profitability.min_flops
         missing = profitability.missing if would else ""
-        return Rule.DEVICE, f"{profitability.device}: {node.op} gains nothing from half{missing}"
+        reason = f"{profitability.device}: {node.op} gains nothing from half{missing}"
+        return Rule.DEVICE, reason, bool(missing)
     shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return None  # a symbolic dimension may be large
     flops, intensity = limits
     if node.flops < flops:
         reason = f"below {flops:.3g} FLOP, a cast costs more"
-        return Rule.SMALL, f"{profitability.device}: {reason}"
+        return Rule.SMALL, f"{profitability.device}: {reason}", False
     read = sum(graph.values[value].size for value in node.inputs)
     if node.flops < intensity * read:
         reason = f"below {intensity:g} FLOP per element read, a cast costs more"
-        return Rule.SMALL, f"{profitability.device}: {reason}"
+        return Rule.SMALL, f"{profitability.device}: {reason}", False
     return None
 
 

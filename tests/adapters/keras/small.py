@@ -103,7 +103,7 @@ def half_dots(text, half="f16"):
     """How many matrix products of a program take half operands."""
     dots = [line for line in text.splitlines() if re.search(r"dot_general|convolution\(", line)]
     assert dots, "a program without matrix products shows nothing"
-    return sum(f"x{half}>" in line.split("->")[0] for line in dots)
+    return sum(f"x{half}>" in line.rpartition("->")[0] for line in dots)
 
 
 def is_half(model, kind, batch, half="f16"):
