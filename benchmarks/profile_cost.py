@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import Bar, Result, in_a_process, median, table, write
 from benchmarks.models import Case, small_resnet, small_transformer, small_unet
 
 QUESTION = "What does duotone.profile cost: a step under it, and reading a trace of 200 MB?"
@@ -138,13 +137,6 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def read_elsewhere(file: Path) -> dict[str, float]:
-    """Reads a trace in a new process."""
-    command = [sys.executable, "-m", "benchmarks.profile_cost", "--read", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
-
-
 def measure(
     models: dict[str, Callable[[], Case]] | None = None,
     rounds: int = ROUNDS,
@@ -155,7 +147,8 @@ def measure(
     rows = {name: step_row(make(), rounds, steps) for name, make in (models or MODELS).items()}
     with tempfile.TemporaryDirectory() as folder:
         file, seconds = write_trace(Path(folder), runs)
-        large = {**read_elsewhere(file), "JAX wrote it in s": seconds}
+        command = (sys.executable, "-m", "benchmarks.profile_cost", "--read", str(file))
+        large = {**in_a_process(*command), "JAX wrote it in s": seconds}
     bars = [
         Bar(f"a step under profile over a plain one, {name}", row["ratio"], LIMITS["step"], "times")
         for name, row in rows.items()

@@ -19,13 +19,12 @@ from benchmarks import (
     _painter_rows,
     _readme,
     _stages,
-    gradient_error,
     optimizer_overhead,
     painter,
+    painter_error,
     profile_cost,
     rewrite_cost,
     second_call,
-    step_cost,
 )
 from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
 from benchmarks.models.case import INPUTS, cross_entropy
@@ -184,21 +183,19 @@ def test_every_way_of_optimizer_overhead_takes_the_same_step():
 
 
 @pytest.mark.slow
-def test_gradient_error(monkeypatch):
-    monkeypatch.setattr(gradient_error, "CASES", {"resnet": perceptron})
-    monkeypatch.setattr(gradient_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
-    bars, texts, data = gradient_error.measure(("resnet",), seeds=2)
-    (row,) = data["resnet"]["float16"]
+def test_errors_of_a_perceptron(monkeypatch):
+    monkeypatch.setattr(painter_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
+    rows = painter_error.summary(painter_error.errors(perceptron, seeds=2), "float16")
+    (row,) = rows
     assert row["float32"] < row["by hand"] < 0.1
-    assert all(0 < row[way] < 0.1 for way in gradient_error.PAINTED)
-    assert len(bars) == 2
-    assert "autocast(grad(f))" in texts[0]
+    assert all(0 < row[way] < 0.1 for way in painter_error.PAINTED)
+    assert "autocast(grad(f))" in painter_error.text_of("perceptron", "float16", rows)
 
 
 def test_relative_error_against_a_known_one():
     reference = [np.asarray([3.0, 4.0])]
-    assert gradient_error.relative_error([jnp.asarray([6.0, 8.5])], reference, 2.0) == 0.05
-    infinite = gradient_error.relative_error([jnp.asarray([jnp.inf, 0.0])], reference, 2.0)
+    assert painter_error.relative_error([jnp.asarray([6.0, 8.5])], reference, 2.0) == 0.05
+    infinite = painter_error.relative_error([jnp.asarray([jnp.inf, 0.0])], reference, 2.0)
     assert infinite == math.inf
 
 
@@ -212,15 +209,7 @@ def test_relative_error_against_a_known_one():
     ],
 )
 def test_what_is_not_finite_is_worse_than_any_error(ours, by_hand, ratio):
-    assert gradient_error.mean_ratio(ours, by_hand)[0] == pytest.approx(ratio, nan_ok=True)
-
-
-def test_step_cost():
-    rows = step_cost.rows_of("transformer", TINY["transformer"])
-    by_way = {row["way"]: row for row in rows}
-    assert by_way["float32"]["half dots"] == 0
-    assert by_way["float16 autocast(grad(f))"]["half dots"] > 0
-    assert "residuals" in step_cost.text_of("transformer", rows)
+    assert painter_error.mean_ratio(ours, by_hand)[0] == pytest.approx(ratio, nan_ok=True)
 
 
 def test_a_result_is_written_next_to_a_generated_readme(tmp_path, capsys):
