@@ -40,8 +40,8 @@ from benchmarks._common import (
     table,
     write,
 )
-from benchmarks.models.case import INPUTS, Case, Tree
 from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import INPUTS, Case, Tree
 
 QUESTION = "Are the gradients of the zoo, painted, as good as with dtypes set by hand?"
 COMMAND = "python -m benchmarks.painter_error"

@@ -1,7 +1,7 @@
 # python -m benchmarks.profile_cost
 """What does ``duotone.profile`` cost: a step under it, and reading a trace of 200 MB?
 
-Steps are plain gradient descent on the models of ``benchmarks/models`` in float32, in turn without
+Steps are plain gradient descent on models of the zoo in float32, in turn without
 and under a profile; a profile's beginning and end, which JAX takes, are next to them. The large
 trace is one that JAX wrote here, of a program of many small operations, which is the hardest case:
 it has most events. It is read in a new process, whose memory is its own peak, JAX included.
@@ -25,14 +25,12 @@ import jax.numpy as jnp
 
 import duotone
 from benchmarks._common import Bar, Result, in_a_process, median, table, write
-from benchmarks.models import Case, small_resnet, small_transformer, small_unet
+from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import Case
 
 QUESTION = "What does duotone.profile cost: a step under it, and reading a trace of 200 MB?"
-MODELS: dict[str, Callable[[], Case]] = {
-    "resnet": small_resnet,
-    "transformer": small_transformer,
-    "unet": small_unet,
-}
+NAMES = ("resnet50", "gpt2", "unet")
+"""The models of the zoo, at their smallest size."""
 ROUNDS, STEPS = 20, 8
 RUNS = 7200
 """Runs of :func:`many_operations` whose trace has 200 MB and a little more."""
@@ -138,13 +136,14 @@ def peak_megabytes() -> float:
 
 
 def measure(
-    models: dict[str, Callable[[], Case]] | None = None,
+    cases: dict[str, Case] | None = None,
     rounds: int = ROUNDS,
     steps: int = STEPS,
     runs: int = RUNS,
 ) -> tuple[list[Bar], str, dict[str, Any]]:
     """Both questions; returns bars, tables and data."""
-    rows = {name: step_row(make(), rounds, steps) for name, make in (models or MODELS).items()}
+    cases = cases or {name: MODELS[name](None, "tiny") for name in NAMES}
+    rows = {name: step_row(case, rounds, steps) for name, case in cases.items()}
     with tempfile.TemporaryDirectory() as folder:
         file, seconds = write_trace(Path(folder), runs)
         command = (sys.executable, "-m", "benchmarks.profile_cost", "--read", str(file))

@@ -26,46 +26,12 @@ from benchmarks import (
     rewrite_cost,
     second_call,
 )
-from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
-from benchmarks.models.case import INPUTS, cross_entropy
+from benchmarks._deep_nets import unrolled_net
+from benchmarks.zoo.case import INPUTS, Case, cross_entropy
 from duotone.precision import pipeline
 
 NEVER_RUN = ("ablation",)
 """What asks about one rule at a time."""
-TINY = {
-    "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),
-    "transformer": lambda dtype=None: small_transformer(dtype, layers=1, width=16),
-    "unet": lambda dtype=None: small_unet(dtype, batch=1, size=8, depth=1),
-}
-
-
-@pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_by_hand_and_plain_take_the_same_parameters_and_are_in_their_dtypes(name, half):
-    plain, by_hand = TINY[name](), TINY[name](jnp.dtype(half))
-    shapes = plain.shapes()
-    assert shapes == by_hand.shapes()
-    dots = {
-        case: {
-            str(eqn.invars[0].aval.dtype)
-            for eqn in _equations(jax.make_jaxpr(jax.grad(model.loss))(*shapes))
-            if eqn.primitive.name in ("dot_general", "conv_general_dilated")
-        }
-        for case, model in (("plain", plain), ("by hand", by_hand))
-    }
-    assert dots == {"plain": {"float32"}, "by hand": {half}}
-
-
-def _equations(jaxpr):
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield eqn
-        for nested in _common.nested_programs(eqn.params.values()):
-            yield from _equations(nested)
-
-
-def test_gpt2_is_the_published_size():
-    params, _ = CASES["gpt2"]().shapes()
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
@@ -149,7 +115,7 @@ def test_second_call():
 
 @pytest.mark.slow
 def test_profile_cost():
-    bars, text, data = profile_cost.measure({"perceptron": perceptron}, rounds=1, steps=4, runs=3)
+    bars, text, data = profile_cost.measure({"perceptron": perceptron()}, rounds=1, steps=4, runs=3)
     assert len(bars) == 3
     assert data["reading"]["iterations"] == 3
     assert data["reading"]["operations"] >= 3 * 240
