@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -179,6 +180,22 @@ def chosen_names(text: str, allowed: Sequence[str], what: str) -> list[str]:
     if unknown:
         raise SystemExit(f"no {what} {', '.join(unknown)}; there are {', '.join(allowed)}")
     return names
+
+
+def in_a_process(*command: str) -> Any:
+    """The JSON that another process prints on its last line.
+
+    Args:
+        command: of the process, from its interpreter on.
+
+    Raises:
+        RuntimeError: the process failed; the message has the end of what it printed.
+    """
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:

@@ -12,7 +12,7 @@ import optax
 
 import duotone
 from benchmarks._common import Bar, seconds, table
-from benchmarks.models import unrolled_gpt
+from benchmarks._deep_nets import unrolled_gpt
 
 ROUNDS = {12: 5, 48: 3, 192: 1}
 """How often each number of layers is measured."""

@@ -50,7 +50,7 @@ class Limits:
 _TUNED = Limits(each=1.0, mean=0.92, memory=1.0, mean_memory=0.92)
 """Of the whole step in the first half, which the rules were made for."""
 UNSEEN = Limits(each=1.05, mean=0.92, memory=None, mean_memory=0.85)
-"""Of the second half, in both forms, and of the short form in the first half."""
+"""Of the second half and of small models, in both forms, and of the short form in the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +134,10 @@ def _found(
 
 def _bars(records: Mapping[str, dict[str, Any]], job: Job, part: Half, form: str) -> Iterator[Bar]:
     """The limits of one form in one half of the zoo, on one target with one half type."""
+    from benchmarks.zoo import HALVES
+
     limits = _TUNED if (part, form) == ("first", "whole") else UNSEEN
-    title = f"{job.target}, {job.half}, {part} half, {form}"
+    title = f"{job.target}, {job.half}, {HALVES[part]}, {form}"
     bytes_ = _found(records, job, part, "by hand", "bytes")
     for model, ratio in bytes_.items():
         name = f"{title}: bytes over by hand, {model}"
@@ -180,7 +182,7 @@ def text_of(records: Mapping[str, dict[str, Any]]) -> str:
     from benchmarks._ways import KERAS_MODELS
     from benchmarks.zoo import HALVES, names_of
 
-    groups: dict[str, Sequence[str]] = {f"{half} half": names_of(half) for half in HALVES}
+    groups: dict[str, Sequence[str]] = {title: names_of(half) for half, title in HALVES.items()}
     groups["Keras"] = KERAS_MODELS
     texts = [
         text
@@ -196,7 +198,8 @@ def text_of(records: Mapping[str, dict[str, Any]]) -> str:
         "v5e-list is a v5e whose compiler was told to schedule in list order\n"
         "(xla_memory_scheduler=list); by default it takes that of three orders which needs least\n"
         "memory.\n"
-        "Rules may be made looking at the first half; the second is reported only.\n"
+        "Rules may be made looking at the first half and at the small models; the second half is\n"
+        "reported only.\n"
         "By hand is Flax with dtypes set by hand; for the Keras models a mixed policy. Keras\n"
         "models and mpx are not in the limits."
     )
@@ -254,7 +257,7 @@ def _table(
                 ]
             )
     for part, way in itertools.product(HALVES, FORMS.values()):
-        if group == f"{part} half":
+        if group == HALVES[part]:
             rows += _means(records, Job("", target, way, half), part, len(head))
     return table(head, rows) if rows else ""
 
@@ -281,9 +284,9 @@ def _shown(ratio: float | None) -> str:
 
 def result_of(records: Mapping[str, dict[str, Any]]) -> Result:
     """What :func:`~benchmarks._common.write` writes."""
-    from benchmarks.zoo import ZOO
+    from benchmarks.zoo import HALVES, ZOO
 
     bars, text = bars_of(records), text_of(records)
-    halves = {name: entry.half for name, entry in ZOO.items()}
+    halves = {name: HALVES[entry.half] for name, entry in ZOO.items()}
     figures = {"records": dict(records), "halves": halves}
     return Result("painter", QUESTION, COMMAND, bars, text, figures)

@@ -17,8 +17,7 @@ import optax
 
 import duotone
 from benchmarks._peers import Made, Spec, draw, serve
-from benchmarks.models.case import Tree, cross_entropy
-from benchmarks.zoo.case import at_least_float32
+from benchmarks.zoo.case import Tree, at_least_float32, cross_entropy
 from benchmarks.zoo.gpt2 import GPT2, Shape
 from benchmarks.zoo.layers import Dtype, attend
 from benchmarks.zoo.unet import squared_error

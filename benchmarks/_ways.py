@@ -1,7 +1,7 @@
 """The ways to train a model that ``benchmarks.painter`` compares, each as a step and its arguments.
 
-Who extends this: whoever adds a library adds a function to :data:`WAYS`; a way that a model has not
-raises :class:`Absent` with the reason, which the table then shows.
+To add a library, add a function to :data:`WAYS`. If a model cannot be trained in that way, the
+function raises :class:`Absent` with the reason, which the table then shows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks.models.case import Tree
-from benchmarks.zoo import MODELS
-from benchmarks.zoo.case import Differentiated, Loss
+from benchmarks.zoo import ZOO
+from benchmarks.zoo.case import Differentiated, Loss, Tree
 
 KERAS_MODELS = ("keras_resnet50", "keras_transformer")
 """Models of :mod:`benchmarks._keras_models`; by hand means a ``mixed_*`` policy there."""
-ALL_MODELS = (*MODELS, *KERAS_MODELS)
+ALL_MODELS = (*ZOO, *KERAS_MODELS)
 SHORT = "value_and_grad(autocast(f))"
 """The way that paints the loss alone and leaves the gradient to JAX."""
 FORMS = {"whole": "duotone", "short": SHORT}
@@ -53,7 +52,7 @@ def float32(model: str, half: str) -> Made:
     """As written."""
     if model in KERAS_MODELS:
         return _keras(model, "float32")
-    case = MODELS[model](None, "full")
+    case = ZOO[model].make(None, "full")
     return _jitted(case.step, case.step_shapes())
 
 
@@ -61,7 +60,7 @@ def by_hand(model: str, half: str) -> Made:
     """With dtypes set by hand; a Keras model with a policy for all of it."""
     if model in KERAS_MODELS:
         return _keras(model, f"mixed_{half}")
-    case = MODELS[model](jnp.dtype(half), "full")
+    case = ZOO[model].make(jnp.dtype(half), "full")
     return _jitted(case.step, case.step_shapes())
 
 
@@ -71,13 +70,13 @@ def painted(model: str, half: str) -> Made:
         made = _keras(model, "float32")
         # Keras' step is jitted already; its function is painted, then jitted and donated alike.
         return _jitted(duotone.autocast(made.step.__wrapped__, dtype=half), made.arguments)
-    case = MODELS[model](None, "full")
+    case = ZOO[model].make(None, "full")
     return _jitted(duotone.autocast(case.step, dtype=half), case.step_shapes())
 
 
 def painted_loss(model: str, half: str) -> Made:
     """The float32 step whose loss alone is in ``duotone.autocast``, inside of its gradient."""
-    case = MODELS[model](None, "full") if model in MODELS else None
+    case = ZOO[model].make(None, "full") if model in ZOO else None
     if case is None or case.step_with is None:
         raise Absent("the step is not one gradient function")
 
@@ -96,7 +95,7 @@ def mpx(model: str, half: str) -> Made:
     """
     if importlib.util.find_spec("mpx") is None:
         raise Absent("mixed-precision-for-jax is not installed")
-    case = MODELS[model](None, "full") if model in MODELS else None
+    case = ZOO[model].make(None, "full") if model in ZOO else None
     if case is None or case.step_with is None:
         raise Absent("the step is not one gradient function")
     import mpx as library  # pyright: ignore[reportMissingImports]

@@ -2,12 +2,13 @@
 """What is each rule and each optimization worth?
 
 Each is switched off by its name (``Policy(rules_remove=…)``, ``Policy(optimizations_remove=…)``),
-one at a time, on the whole training steps of the zoo. Rules change precisions, so their first
-figure is the bytes of operands and results as painted, without the rule over with it (above 1: the
-rule saves bytes; below: it spends them on exactness), and of how many models it changes the
-painting. Optimizations change no precision: ``--compiled`` compiles the steps (extras ``cuda``,
-``tpu``) without each rule and optimization that is in effect in them, for the bytes and the
-temporary memory of the compiled programs.
+one at a time, on the whole training steps of the zoo's first half. ``--models`` names others, for
+example the small ones, where a rule may be worth a tenth that is worth nothing in the first half.
+Rules change precisions, so their first figure is the bytes of operands and results as painted,
+without the rule over with it (above 1: the rule saves bytes; below: it spends them on exactness),
+and of how many models it changes the painting. Optimizations change no precision: ``--compiled``
+compiles the steps (extras ``cuda``, ``tpu``) without each rule and optimization that is in effect
+in them, for the bytes and the temporary memory of the compiled programs.
 
 Each model is written as soon as it is there, next to what was measured before; ``--resume`` leaves
 out what was.
@@ -28,7 +29,7 @@ from rich.progress import track
 
 import duotone
 from benchmarks._common import RESULTS, Result, table, write
-from benchmarks.zoo import MODELS
+from benchmarks.zoo import ZOO, names_of
 from duotone.devices import assuming, find_target
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.pipeline import paint_for_device
@@ -61,7 +62,7 @@ def painted(model: str) -> dict[str, Any]:
         By target and half type: ``bytes``, a ratio for each rule that changes a precision, and
         ``optimizations``, the names of the optimizations that the step is carried out in.
     """
-    case = MODELS[model](None, "full")
+    case = ZOO[model].make(None, "full")
     arrays, signature = flatten_call("benchmark", case.step_shapes(), {})
     jaxpr = trace(case.step, signature, arrays).jaxpr
     found = {}
@@ -90,7 +91,7 @@ def _bytes(record: Any) -> int:
 
 def compiled(model: str, target: str, half: str, names: Sequence[str]) -> dict[str, list[float]]:
     """Bytes and temporary memory of a compiled step without each name, over those with it."""
-    case = MODELS[model](None, "full")
+    case = ZOO[model].make(None, "full")
     step = _compiled(case, target, half, duotone.Policy())
     found = {}
     for name in track(names, f"{model} for {target}, {half}"):
@@ -177,7 +178,7 @@ def save(figures: Figures) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and writes the result."""
     parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--models", default=",".join(MODELS), help="of the zoo")
+    parser.add_argument("--models", default=",".join(names_of("first")), help="of the zoo")
     parser.add_argument("--compiled", action="store_true", help="compile, not only paint")
     parser.add_argument("--target", default="h200", help="to compile for")
     parser.add_argument("--dtype", default="bfloat16", help="the half type to compile with")

@@ -1,8 +1,8 @@
 # python -m benchmarks.blame_cost
 """How much longer does a step take when ``duotone.blame`` looks at it?
 
-Whole steps of value and gradient of small models in float16, and the same under ``blame``, whose
-program runs each value twice, in half and in float32, and notes what becomes of it. One step
+Whole steps of value and gradient of models of the zoo in float16, and the same under ``blame``,
+whose program runs each value twice, in half and in float32, and notes what becomes of it. One step
 overflows, as those do for which blame is called; one is finite, and there blame runs a second
 program for the errors. The compiled programs run in turn; a figure is the median over rounds of
 their ratio. What the first look compiles is next to it.
@@ -16,11 +16,12 @@ import jax
 
 import duotone
 from benchmarks._common import Bar, Result, median, seconds, table, write
-from benchmarks.models import small_resnet, small_transformer, small_unet
+from benchmarks.zoo import MODELS
 
 QUESTION = "How much longer does a step take when blame looks at it?"
 COMMAND = "python -m benchmarks.blame_cost"
-MODELS = {"resnet": small_resnet, "transformer": small_transformer, "unet": small_unet}
+NAMES = ("resnet50", "gpt2", "unet")
+"""The models of the zoo, at their smallest size."""
 ROUNDS = 11
 _LIMIT = 3.0
 _OVERFLOWS = 1e9
@@ -35,10 +36,10 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     one that overflows.
 
     Args:
-        name: a key of :data:`MODELS`.
+        name: of a model of the zoo.
         rounds: of both in turn.
     """
-    case = MODELS[name]()
+    case = MODELS[name](None, "tiny")
     params = case.init(jax.random.key(0))
     batch = case.batch(jax.random.key(1), "ordinary")
     scaled = duotone.value_and_grad(
@@ -69,7 +70,7 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 def main() -> None:
     """Measures each model and writes the table."""
-    found = {name: measure(name) for name in MODELS}
+    found = {name: measure(name) for name in NAMES}
     rows = [
         [
             f"{name}, {kind}",

@@ -9,9 +9,8 @@ faster than float32. "fails" is a step that compiles and then raises when it run
 compiled program is float32's: duotone declined everything.
 
 ``--only gpt2 vit`` measures some models, ``--resume`` leaves out what this version of JAX has
-already; ``--torch PYTHON`` adds PyTorch's own ratio on the same transformer
-(``_cpu_steps_torch.py``, run by an interpreter that has PyTorch). Run it once for each version of
-JAX: each has its own table in the result.
+already. ``benchmarks.peers_cpu`` measures PyTorch's own gain. Run it once for each version of JAX:
+each has its own table in the result.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ import argparse
 import json
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import Bar, Result, in_a_process, median, table, write
 from benchmarks._versions import THIS_VERSION, parts, with_part
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
@@ -173,19 +170,13 @@ def _text(part: dict[str, Any]) -> str:
     header = [f"JAX {part['jax']}", "float32 ms", *WAYS, "memory"]
     lines = [table(header, [_line(row) for row in part["rows"]])]
     lines.append(f"CPU flags: {', '.join(part['flags']) or 'none of those with bfloat16'}.")
-    if (torch := part["torch"]) is not None:
-        lines.append(
-            f"PyTorch {torch['version']}, the step of GPT-2, 4 x 512: torch.autocast('cpu', "
-            f"bfloat16) {torch['speedup']:.2f} times as fast as its own float32 "
-            f"({torch['float32'] * 1e3:.0f} ms)."
-        )
     return "\n".join(lines)
 
 
-def result(rows: Sequence[dict[str, Any]], torch: dict[str, Any] | None) -> Result:
+def result(rows: Sequence[dict[str, Any]]) -> Result:
     """The tables of all versions of JAX, this one's new."""
     flags = sorted(FAST_CPU_FLAGS & cpu_flags())
-    part = {"jax": jax.__version__, "flags": flags, "rows": list(rows), "torch": torch}
+    part = {"jax": jax.__version__, "flags": flags, "rows": list(rows)}
     found = with_part("cpu_steps", part)
     text = "\n\n".join(_text(part) for part in found.values())
     text += (
@@ -195,39 +186,26 @@ def result(rows: Sequence[dict[str, Any]], torch: dict[str, Any] | None) -> Resu
     return Result("cpu_steps", QUESTION, "python -m benchmarks.cpu_steps", bars(found), text, found)
 
 
-def _in_a_process(arguments: Sequence[str]) -> Any:
-    """The JSON that a command prints on its last line."""
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Measures model after model, and writes the table after each."""
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="at most, of each model")
     parser.add_argument("--resume", action="store_true", help="leave out what is measured")
-    parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch")
     parser.add_argument("--child", choices=list(CASES), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         print(json.dumps(measure(asked.child, rounds=asked.rounds)))
         return
-    known = parts("cpu_steps").get(THIS_VERSION, {"rows": [], "torch": None})
-    rows, torch = {row["model"]: row for row in known["rows"]}, known["torch"]
-    if asked.torch:
-        script = Path(__file__).with_name("_cpu_steps_torch.py")
-        torch = _in_a_process([asked.torch, str(script)])
+    known = parts("cpu_steps").get(THIS_VERSION, {"rows": []})
+    rows = {row["model"]: row for row in known["rows"]}
     for name in asked.only:
         if asked.resume and name in rows:
             continue
-        command = [sys.executable, "-m", "benchmarks.cpu_steps", "--child", name]
-        command += ["--rounds", str(asked.rounds)]
-        rows[name] = _in_a_process(command)
-        write(result([rows[model] for model in CASES if model in rows], torch))
-    write(result([rows[model] for model in CASES if model in rows], torch))
+        command = (sys.executable, "-m", "benchmarks.cpu_steps", "--child", name)
+        rows[name] = in_a_process(*command, "--rounds", str(asked.rounds))
+        write(result([rows[model] for model in CASES if model in rows]))
+    write(result([rows[model] for model in CASES if model in rows]))
 
 
 if __name__ == "__main__":

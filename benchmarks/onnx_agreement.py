@@ -13,11 +13,11 @@ results, as many as can be; where ONNX does not know a size, any fits. An operat
 counterpart is counted as such: it is inside of another one (an exponential in a ``Softmax``) or
 written otherwise (a product with a vector as ``Mul`` and ``ReduceSum``, which are not dots).
 
-Functions: those of ``benchmarks/_onnx_functions.py``, and the forward passes (with loss) of the
-zoo at its smallest size. Errors are relative to the largest element of a result, in ONNX Runtime:
-*exported* is that of jax2onnx's float32 model to the function in JAX, *rewritten* that of the half
-model to the float32 one; empty where ONNX Runtime does not run the float32 model. Where *exported*
-is large, jax2onnx wrote another function; only the painting is compared there.
+The functions are the forward passes, with loss, of the zoo at its smallest size. Errors are
+relative to the largest element of a result, in ONNX Runtime: *exported* is that of jax2onnx's
+float32 model to the function in JAX, *rewritten* that of the half model to the float32 one; empty
+where ONNX Runtime does not run the float32 model. Where *exported* is large, jax2onnx wrote another
+function; only the painting is compared there.
 
 It needs jax2onnx, whose orbax-checkpoint is older than duotone's: an environment of its own, with
 ``pip install '.[jax2onnx,flax]'``.
@@ -32,7 +32,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -42,7 +42,6 @@ from rich.progress import track
 import duotone
 import duotone.onnx
 from benchmarks._common import Bar, Result, table, write
-from benchmarks._onnx_functions import Function, functions
 from benchmarks.onnx_models import error_of
 from benchmarks.zoo import MODELS
 from duotone.errors import OnnxError
@@ -64,7 +63,21 @@ ERRORS = ("exported", "rewritten")
 Pair = tuple[OperationRecord, OperationRecord]
 
 
-def zoo() -> Iterator[Function]:
+class Function(NamedTuple):
+    """A function of arrays.
+
+    Attributes:
+        name: for tables.
+        call: the function.
+        args: arrays.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def functions() -> Iterator[Function]:
     """The losses of the zoo at its smallest size, their parameters constants."""
     for name, make in MODELS.items():
         case = make(None, "tiny")
@@ -203,7 +216,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     records: dict[str, dict[str, Any]] = {}
-    chosen = [one for one in (*functions(), *zoo()) if only in one.name]
+    chosen = [one for one in functions() if only in one.name]
     for function in track(chosen, "functions"):
         records[function.name] = {form: measure(function, form, export) for form in FORMS}
     bars, text = bars_of(records), text_of(records)

@@ -7,7 +7,8 @@ temporary memory, kernels, casts and the roofline time are read from the compile
 (``duotone.compile_for``). It needs the extras ``cuda`` and ``tpu``.
 
 The zoo has two halves (``--half``): rules may be made looking at the first, the second is reported
-only. duotone wraps the whole step and around the loss alone (``--form``).
+only. ``--half small`` takes the small models beside them. duotone wraps the whole step or the loss
+alone (``--form``).
 
 Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
 out what has been measured, ``--changed`` what has been measured with the present sources.
@@ -43,8 +44,8 @@ from benchmarks._painter_rows import (
 )
 
 _ROOT = Path(__file__).parent.parent
-_BESIDE_PAINTER = ("adapters", "cli", "samples", "scale", "tensorflow", "views")
-"""Rooms of duotone that no measurement depends on."""
+_BESIDE_PAINTER = ("adapters", "cli", "samples", "scale", "tensorflow")
+"""Folders of duotone that no measurement depends on."""
 _WITHOUT_EXTRA = 3
 """Exit status of a measurement whose target needs a compiler that is not installed."""
 _NO_MEMORY = re.compile(r"total memory required [^\n]*? exceeds available [^\n(]*\([^)]*\)")
@@ -80,8 +81,8 @@ def source(way: str) -> str:
 
     package = _ROOT / "duotone"
     painter = [p for p in sorted(package.iterdir()) if p.name not in _BESIDE_PAINTER]
-    folders = [_ROOT / "benchmarks" / name for name in ("zoo", "models", "_ways.py")]
-    folders += painter if way in FORMS.values() else [package / "targets"]
+    folders = [_ROOT / "benchmarks" / name for name in ("zoo", "_ways.py")]
+    folders += painter if way in FORMS.values() else [package / "devices"]
     found = hashlib.sha256()
     for folder in folders:
         files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
@@ -213,7 +214,7 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
-    parser.add_argument("--half", choices=HALVES, help="only the models of this half of the zoo")
+    parser.add_argument("--half", choices=HALVES, help="only these models of the zoo")
     parser.add_argument("--form", choices=FORMS, help="only one of the forms with duotone")
     parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, comma-separated")
     parser.add_argument("--dtype", default="float16,bfloat16", help="half types, comma-separated")

@@ -1,7 +1,7 @@
 # python -m benchmarks.profile_cost
 """What does ``duotone.profile`` cost: a step under it, and reading a trace of 200 MB?
 
-Steps are plain gradient descent on the models of ``benchmarks/models`` in float32, in turn without
+Steps are plain gradient descent on models of the zoo in float32, in turn without
 and under a profile; a profile's beginning and end, which JAX takes, are next to them. The large
 trace is one that JAX wrote here, of a program of many small operations, which is the hardest case:
 it has most events. It is read in a new process, whose memory is its own peak, JAX included.
@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,15 +24,13 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
-from benchmarks.models import Case, small_resnet, small_transformer, small_unet
+from benchmarks._common import Bar, Result, in_a_process, median, table, write
+from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import Case
 
 QUESTION = "What does duotone.profile cost: a step under it, and reading a trace of 200 MB?"
-MODELS: dict[str, Callable[[], Case]] = {
-    "resnet": small_resnet,
-    "transformer": small_transformer,
-    "unet": small_unet,
-}
+NAMES = ("resnet50", "gpt2", "unet")
+"""The models of the zoo, at their smallest size."""
 ROUNDS, STEPS = 20, 8
 RUNS = 7200
 """Runs of :func:`many_operations` whose trace has 200 MB and a little more."""
@@ -138,24 +135,19 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def read_elsewhere(file: Path) -> dict[str, float]:
-    """Reads a trace in a new process."""
-    command = [sys.executable, "-m", "benchmarks.profile_cost", "--read", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
-
-
 def measure(
-    models: dict[str, Callable[[], Case]] | None = None,
+    cases: dict[str, Case] | None = None,
     rounds: int = ROUNDS,
     steps: int = STEPS,
     runs: int = RUNS,
 ) -> tuple[list[Bar], str, dict[str, Any]]:
     """Both questions; returns bars, tables and data."""
-    rows = {name: step_row(make(), rounds, steps) for name, make in (models or MODELS).items()}
+    cases = cases or {name: MODELS[name](None, "tiny") for name in NAMES}
+    rows = {name: step_row(case, rounds, steps) for name, case in cases.items()}
     with tempfile.TemporaryDirectory() as folder:
         file, seconds = write_trace(Path(folder), runs)
-        large = {**read_elsewhere(file), "JAX wrote it in s": seconds}
+        command = (sys.executable, "-m", "benchmarks.profile_cost", "--read", str(file))
+        large = {**in_a_process(*command), "JAX wrote it in s": seconds}
     bars = [
         Bar(f"a step under profile over a plain one, {name}", row["ratio"], LIMITS["step"], "times")
         for name, row in rows.items()

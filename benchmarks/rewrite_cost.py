@@ -23,9 +23,11 @@ import jax.numpy as jnp
 
 import duotone
 from benchmarks._common import Bar, Result, equations, medians, seconds, table, write
+from benchmarks._deep_nets import unrolled_net
 from benchmarks._layers import ROUNDS, measure_layers
 from benchmarks._stages import STAGES, stage_seconds
-from benchmarks.models import Case, gpt2_small, small_transformer, unrolled_net
+from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import Case
 
 QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
@@ -178,9 +180,9 @@ def measure(
     """Measures what is asked for; returns bars, tables and data."""
     bars, texts, data = [], [], {}
     if gpt2:
-        case = gpt2_small()
+        case = MODELS["gpt2"](None, "full")
         count = equations(jax.make_jaxpr(jax.value_and_grad(case.loss))(*case.shapes()))
-        step_round(small_transformer(), 0)  # imports and first calls belong to no round
+        step_round(MODELS["gpt2"](None, "tiny"), 0)  # imports and first calls belong to no round
         figures = step_figures([step_round(case, turn) for turn in range(rounds)])
         data["step"] = {"equations": count, "rounds": rounds, **figures}
         texts.append(f"{count} equations, {rounds} rounds\n{step_text(figures)}")

@@ -20,14 +20,13 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, in_a_process, table, write
 
 QUESTION = "Does training in TensorFlow end where float32's ends?"
 SEEDS = (0, 1, 2)
@@ -203,9 +202,8 @@ def main() -> None:
         return
     rows, figures, bars = [], {}, []
     for name in arguments.models or MODELS:
-        command = [sys.executable, "-m", "benchmarks.tensorflow_training", "--one", name]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        command = (sys.executable, "-m", "benchmarks.tensorflow_training", "--one", name)
+        figures[name] = in_a_process(*command)
         row, worst = _row(name, figures[name])
         rows.append(row)
         bars.append(Bar(f"{name}: difference from float32 over its noise", worst, 1.0, "x"))

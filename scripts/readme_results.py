@@ -53,7 +53,9 @@ def painter(figures: dict[str, Any]) -> list[list[str]]:
         known = "bytes" in record
         return [f"{record[x] / hand[x]:.2f}" if known else "-" for x in ("bytes", "temporary")]
 
-    rows = [["training step", "half", "float32 GB", "by hand GB", "duotone GB", "bytes", "memory"]]
+    rows = [
+        ["training step", "models", "float32 GB", "by hand GB", "duotone GB", "bytes", "memory"]
+    ]
     rows[0] += ["short form: bytes", "memory"]
     for model, half in halves.items():
         full, hand = of(model, "float32"), of(model, "bfloat16", "by hand")
@@ -112,7 +114,7 @@ def painter_summary(figures: dict[str, Any]) -> list[list[str]]:
                 )
                 if key in ours and key in hand:
                     ratios[name] = ours[key] / hand[key]
-            rows.append([f"{half} half ({len(ratios)})", words, *_spread(ratios)])
+            rows.append([f"{half} ({len(ratios)})", words, *_spread(ratios)])
     return rows
 
 

@@ -7,10 +7,13 @@ logits and loss float32, parameters and their updates float32. Both take the sam
 
 Every model belongs to one of two halves. Rules of duotone may be made looking at the first. The
 second is compiled and reported only: nobody looks into its programs kernel by kernel, so that its
-figures say what duotone does to models that it was not made for (``benchmarks/NOTES.md``).
+figures say what duotone does to models that it was not made for (``benchmarks/NOTES.md``). Beside
+the halves are fourteen small models that put the same layers together in other ways
+(:mod:`benchmarks.zoo.small`). They show what a rule is worth outside of the first half, and rules
+may be made looking at them.
 
-Who extends this: whoever adds a model adds a file with a function that returns a
-:class:`~benchmarks.zoo.case.TrainCase`, and a line to :data:`ZOO`.
+To add a model, write a function that returns a :class:`~benchmarks.zoo.case.TrainCase`, and add a
+line to :data:`ZOO`.
 """
 
 from collections.abc import Callable
@@ -38,6 +41,9 @@ from benchmarks.zoo.pinn import pinn
 from benchmarks.zoo.pointnet import pointnet
 from benchmarks.zoo.resnet50 import resnet50
 from benchmarks.zoo.rwkv import rwkv
+from benchmarks.zoo.small_images import bottleneck, densenet, preactivation, vae, vgg, vgg_norms
+from benchmarks.zoo.small_rows import autoencoder, flow, table
+from benchmarks.zoo.small_sequences import bert, gru, retention, scanned, seq2seq
 from benchmarks.zoo.swin import swin
 from benchmarks.zoo.t5 import t5
 from benchmarks.zoo.triangles import triangles
@@ -47,9 +53,14 @@ from benchmarks.zoo.unet3d import unet3d
 from benchmarks.zoo.vit import vit
 from benchmarks.zoo.wavenet import wavenet
 
-Half = Literal["first", "second"]
-"""Rules may be made looking at the first half; the second is reported only."""
-HALVES: tuple[Half, ...] = ("first", "second")
+Half = Literal["first", "second", "small"]
+"""Rules may be made looking at the first half and at small models; the second is reported only."""
+HALVES: dict[Half, str] = {
+    "first": "first half",
+    "second": "second half",
+    "small": "small models",
+}
+"""What tables call them."""
 
 
 class Entry(NamedTuple):
@@ -97,10 +108,26 @@ ZOO: dict[str, Entry] = {
     "pointnet": Entry(pointnet, "second", "point clouds, gathers"),
     "actor_critic": Entry(actor_critic, "second", "reinforcement learning"),
     "triangles": Entry(triangles, "second", "triangle updates of proteins"),
+    "vgg_norms": Entry(vgg_norms, "small", "convolutions with biases before batch norms"),
+    "vgg": Entry(vgg, "small", "convolutions without norms"),
+    "bottleneck": Entry(bottleneck, "small", "bottlenecks whose convolutions have biases"),
+    "preactivation": Entry(preactivation, "small", "group norms before convolutions"),
+    "densenet": Entry(densenet, "small", "features that are joined, not added"),
+    "bert": Entry(bert, "small", "encoder, norms after the sums, dropout"),
+    "gru": Entry(gru, "small", "recurrent, 512 steps"),
+    "vae": Entry(vae, "small", "strided and transposed convolutions, draws"),
+    "seq2seq": Entry(seq2seq, "small", "LSTM encoder and decoder, attention in a loop"),
+    "scanned": Entry(scanned, "small", "decoder in a scan, rematerialized"),
+    "flow": Entry(flow, "small", "coupling layers of dense networks"),
+    "retention": Entry(retention, "small", "linear attention in chunks"),
+    "autoencoder": Entry(autoencoder, "small", "dense layers and batch norms"),
+    "table": Entry(table, "small", "transformer over the columns of a table"),
 }
 """All models, by name."""
-MODELS: dict[str, Callable[..., TrainCase]] = {name: entry.make for name, entry in ZOO.items()}
-"""How each is made, by name."""
+MODELS: dict[str, Callable[..., TrainCase]] = {
+    name: entry.make for name, entry in ZOO.items() if entry.half != "small"
+}
+"""How each model of the two halves is made, by name."""
 
 
 def names_of(half: Half) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""What every model of the zoo gives: the whole training step, its state and its batches.
+"""What every model of the zoo gives: its loss, its whole training step, its state and its batches.
 
-:func:`train_case` makes one from a loss and an optimizer; the models that need another step (two
-networks, sparse tables) make a :class:`TrainCase` themselves.
+:func:`train_case` makes a :class:`TrainCase` from a loss and an optimizer; the models that need
+another step (two networks, sparse tables) make one themselves.
 
 Loss scaling is left out of the step: it costs every way of training the same.
 """
@@ -13,11 +13,70 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import Case, Tree
+Tree = Any
+"""A pytree of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model to measure.
+
+    Attributes:
+        name: for tables.
+        loss: ``loss(params, batch)`` to a float32 scalar, a training step's forward pass.
+        init: ``init(key)`` to float32 parameters.
+        batch: ``batch(key, inputs)`` to one batch; ``inputs`` is a key of :data:`INPUTS`.
+        weights: ``weights(params, inputs)``: the parameters for these inputs. Where a batch holds
+            whole numbers, hostile numbers have to come from the parameters.
+    """
+
+    name: str
+    loss: Callable[[Tree, Tree], jax.Array]
+    init: Callable[[jax.Array], Tree]
+    batch: Callable[[jax.Array, str], Tree]
+    weights: Callable[[Tree, str], Tree] = lambda params, inputs: params
+
+    def shapes(self) -> tuple[Tree, Tree]:
+        """Shapes and dtypes of parameters and batch; nothing is computed."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.eval_shape(self.init, key), jax.eval_shape(
+            lambda k: self.batch(k, "ordinary"), key
+        )
+
+
+def _heavy(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Student's t with two degrees of freedom: no variance, outliers of hundreds."""
+    return jax.random.t(key, 2.0, shape)
+
+
+def _mixed(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Normal, each feature with its own scale, from 0.001 to 1000."""
+    scales = jnp.logspace(-3.0, 3.0, shape[-1])
+    return jax.random.normal(key, shape) * scales
+
+
+INPUTS: dict[str, Callable[[jax.Array, tuple[int, ...]], jax.Array]] = {
+    "ordinary": jax.random.normal,
+    "heavy tails": _heavy,
+    "large (x 1000)": lambda key, shape: 1e3 * jax.random.normal(key, shape),
+    "tiny (x 0.0001)": lambda key, shape: 1e-4 * jax.random.normal(key, shape),
+    "mixed scales": _mixed,
+    "offset (+ 100)": lambda key, shape: 100.0 + jax.random.normal(key, shape),
+}
+"""Input distributions by name: all but the first are hostile to half precision."""
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy, in float32 (float64 stays)."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(wide), labels[..., None], axis=-1)
+    return -jnp.mean(chosen)
+
 
 Size = Literal["full", "cpu", "tiny"]
 """Public size and batch; a step of about a second on two cores; small enough for float64."""
@@ -97,8 +156,8 @@ def train_case(
         variables: makes parameters and statistics.
         loss: of a batch; its second result replaces the statistics.
         optimizer: of all parameters.
-        batch: as in :class:`~benchmarks.models.case.Case`.
-        weights: as in :class:`~benchmarks.models.case.Case`.
+        batch: as in :class:`Case`.
+        weights: as in :class:`Case`.
         average: the decay of an exponential moving average of the parameters, which then is all of
             the statistics; ``loss`` must return its statistics unchanged.
     """
@@ -139,6 +198,55 @@ def train_case(
         step=step_with(lambda loss: jax.value_and_grad(loss, has_aux=True)),
         start=start,
         step_with=step_with,
+    )
+
+
+def network_case(
+    name: str,
+    model: nn.Module,
+    draw: Callable[[jax.Array, str], Any],
+    optimizer: optax.GradientTransformation,
+    *,
+    reads: Callable[[Any], tuple[Any, ...]] = lambda batch: batch[:-1],
+    loss: Callable[[Any, Any], jax.Array] = lambda found, batch: cross_entropy(found, batch[-1]),
+    seeded: bool = False,
+    weights: Callable[[Tree, str], Tree] = lambda params, inputs: params,
+) -> TrainCase:
+    """A case of one Flax network.
+
+    Args:
+        name: for tables.
+        model: the network.
+        draw: ``draw(key, inputs)`` to a batch, as in :class:`Case`.
+        optimizer: of all parameters.
+        reads: the arguments of the network in a batch; by default all of it but the last.
+        loss: of what the network returns, and the batch; by default the cross-entropy with the last
+            array of the batch.
+        seeded: whether the last number of a batch is a seed for dropout.
+        weights: as in :class:`Case`.
+    """
+
+    def variables(key: jax.Array) -> tuple[Tree, Tree]:
+        shapes = jax.eval_shape(lambda key: reads(draw(key, "ordinary")), key)
+        made = dict(model.lazy_init({"params": key, "dropout": key}, *shapes))
+        return made.pop("params"), made
+
+    def whole_loss(params: Tree, statistics: Tree, batch: Any) -> tuple[jax.Array, Tree]:
+        found, new = model.apply(
+            {"params": params, **statistics},
+            *reads(batch),
+            mutable=[*statistics],
+            rngs={"dropout": jax.random.key(batch[-1])} if seeded else {},
+        )
+        return loss(found, batch), new
+
+    return train_case(
+        name,
+        variables=variables,
+        loss=whole_loss,
+        optimizer=optimizer,
+        batch=draw,
+        weights=weights,
     )
 
 

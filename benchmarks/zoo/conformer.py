@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree
-from benchmarks.zoo.case import Size, TrainCase, at_least_float32, train_case
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32, network_case
 from benchmarks.zoo.layers import Dtype, SelfAttention
 from benchmarks.zoo.unet import sinusoids
 
@@ -108,20 +107,12 @@ class Conformer(nn.Module):
 def conformer(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A Conformer with AdamW and clipping. A batch is spectra and letters."""
     shape = SHAPES[size]
-    model = Conformer(shape, dtype)
 
-    def loss(params: Tree, statistics: Tree, data: Batch) -> tuple[jax.Array, Tree]:
-        spectra, letters = data
-        logits, new = model.apply({"params": params, **statistics}, spectra, mutable=[*statistics])
-        assert isinstance(logits, jax.Array)
-        wide = at_least_float32(logits)
+    def loss(logits: jax.Array, batch: Batch) -> jax.Array:
+        wide, letters = at_least_float32(logits), batch[1]
         whole = jnp.zeros(wide.shape[:2], wide.dtype)  # nothing is padded
         said = jnp.zeros(letters.shape, wide.dtype)
-        return jnp.mean(optax.ctc_loss(wide, whole, letters, said)) / shape.letters, new
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        made = dict(model.init(key, jnp.zeros((1, shape.frames, shape.bands))))
-        return made.pop("params"), made
+        return jnp.mean(optax.ctc_loss(wide, whole, letters, said)) / shape.letters
 
     def draw(key: jax.Array, inputs: str) -> Batch:
         first, second = jax.random.split(key)
@@ -129,10 +120,5 @@ def conformer(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         size = (shape.batch, shape.letters)
         return spectra, jax.random.randint(second, size, 1, shape.vocabulary)
 
-    return train_case(
-        "Conformer, CTC",
-        variables=variables,
-        loss=loss,
-        optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
-        batch=draw,
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    return network_case("Conformer, CTC", Conformer(shape, dtype), draw, optimizer, loss=loss)

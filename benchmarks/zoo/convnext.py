@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, train_case, without_statistics
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, cross_entropy, network_case
 from benchmarks.zoo.layers import Drop, Dtype, Perceptron, small_normal
 
 
@@ -102,18 +101,6 @@ class ConvNeXt(nn.Module):
 def convnext(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """ConvNeXt-T with AdamW. A batch is images, labels and a seed."""
     shape = SHAPES[size]
-    model = ConvNeXt(shape, dtype)
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        images, labels, seed = data
-        coins = {"dropout": jax.random.key(seed)}
-        logits = model.apply({"params": params}, images, rngs=coins)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, labels)
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        image = jnp.zeros((1, shape.image, shape.image, 3), jnp.float32)
-        return model.init({"params": key, "dropout": key}, image)["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array, jax.Array]:
         first, second, third = jax.random.split(key, 3)
@@ -121,10 +108,12 @@ def convnext(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         labels = jax.random.randint(second, (shape.batch,), 0, shape.classes)
         return images, labels, jax.random.bits(third, (), jnp.uint32)
 
-    return train_case(
+    return network_case(
         "ConvNeXt-T",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adamw(4e-3, weight_decay=0.05),
-        batch=draw,
+        ConvNeXt(shape, dtype),
+        draw,
+        optax.adamw(4e-3, weight_decay=0.05),
+        reads=lambda batch: batch[:1],
+        loss=lambda logits, batch: cross_entropy(logits, batch[1]),
+        seeded=True,
     )

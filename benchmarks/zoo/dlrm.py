@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.models.case import INPUTS, Tree
-from benchmarks.zoo.case import Size, State, TrainCase, at_least_float32
+from benchmarks.zoo.case import INPUTS, Size, State, TrainCase, Tree, at_least_float32
 from benchmarks.zoo.layers import Dtype
 
 Batch = tuple[jax.Array, jax.Array, jax.Array]

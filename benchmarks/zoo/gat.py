@@ -17,14 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import (
-    Size,
-    TrainCase,
-    at_least_float32,
-    train_case,
-    without_statistics,
-)
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32, network_case
 from benchmarks.zoo.graphs import random_edges, summed
 from benchmarks.zoo.layers import Dtype
 
@@ -104,17 +97,6 @@ class GraphAttention(nn.Module):
 def gat(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A graph attention network with Adam. A batch is the features, the edges and the labels."""
     shape = SHAPES[size]
-    model = GraphAttention(shape, dtype)
-
-    def loss(params: Tree, data: Batch) -> jax.Array:
-        features, edges, labels = data
-        logits = model.apply({"params": params}, features, edges)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, labels)
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        edges = jnp.zeros((2, 1), jnp.int32)
-        return model.init(key, jnp.zeros((1, shape.features)), edges)["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> Batch:
         first, second, third = jax.random.split(key, 3)
@@ -122,10 +104,4 @@ def gat(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         labels = jax.random.randint(third, (shape.nodes,), 0, shape.classes)
         return features, random_edges(second, shape.nodes, shape.edges), labels
 
-    return train_case(
-        "Graph attention",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adam(5e-3),
-        batch=draw,
-    )
+    return network_case("Graph attention", GraphAttention(shape, dtype), draw, optax.adam(5e-3))

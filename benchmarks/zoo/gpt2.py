@@ -11,6 +11,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -18,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, hostile_leaf, train_case, without_statistics
+from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case
 from benchmarks.zoo.layers import Block, Dtype, causal_mask, drawn_from, small_normal
 
 
@@ -96,42 +96,40 @@ class GPT2(nn.Module):
         return token.attend(nn.LayerNorm(epsilon=1e-5, dtype=self.dtype)(x))
 
 
+def next_tokens(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The cross-entropy of what is said of each token but the first."""
+    return cross_entropy(logits, tokens[:, 1:])
+
+
 def language_model_case(
     name: str,
     model: nn.Module,
     size: tuple[int, int, int],
     hostile: tuple[str, ...],
-    optimizer: optax.GradientTransformation | None = None,
+    loss: Callable[[Any, Any], jax.Array] = next_tokens,
 ) -> TrainCase:
-    """A case that predicts the next token.
+    """A case that predicts the next token, with clipping and AdamW.
 
     Args:
         name: for tables.
         model: maps tokens to logits.
         size: batch, length, vocabulary.
         hostile: path of the parameter that hostile inputs replace.
-        optimizer: clipping and AdamW if omitted.
+        loss: of what the model returns, and the tokens.
     """
     batch, length, vocabulary = size
-
-    def loss(params: Tree, tokens: jax.Array) -> jax.Array:
-        logits = model.apply({"params": params}, tokens[:, :-1])
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, tokens[:, 1:])
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        return model.init(key, jnp.zeros((1, length), jnp.int32))["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> jax.Array:
         del inputs  # tokens are whole numbers: an embedding is hostile instead
         return jax.random.randint(key, (batch, length + 1), 0, vocabulary)
 
-    return train_case(
+    return network_case(
         name,
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optimizer or clipped_adamw(),
-        batch=draw,
+        model,
+        draw,
+        clipped_adamw(),
+        reads=lambda tokens: (tokens[:, :-1],),
+        loss=loss,
         weights=hostile_leaf(hostile, drawn_from),
     )
 

@@ -14,8 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.models.case import INPUTS
-from benchmarks.zoo.case import at_least_float32
+from benchmarks.zoo.case import INPUTS, at_least_float32
 
 Dtype = Any
 """A half type, float64, or None for float32."""

@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import Tree, cross_entropy
 from benchmarks.zoo.case import (
     Size,
     TrainCase,
     at_least_float32,
+    cross_entropy,
     hostile_leaf,
-    train_case,
-    without_statistics,
+    network_case,
 )
 from benchmarks.zoo.layers import Drop, Dtype, drawn_from
 
@@ -104,18 +103,6 @@ class LanguageModel(nn.Module):
 def lstm(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """The large LSTM language model. A batch is tokens and a seed."""
     shape = SHAPES[size]
-    model = LanguageModel(shape, dtype)
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        tokens, seed = data
-        coins = {"dropout": jax.random.key(seed)}
-        logits = model.apply({"params": params}, tokens[:, :-1], rngs=coins)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, tokens[:, 1:])
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        tokens = jnp.zeros((1, shape.length), jnp.int32)
-        return model.init({"params": key, "dropout": key}, tokens)["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         del inputs  # tokens are whole numbers: their embedding is hostile instead
@@ -123,11 +110,13 @@ def lstm(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         tokens = jax.random.randint(first, (shape.batch, shape.length + 1), 0, shape.vocabulary)
         return tokens, jax.random.bits(second, (), jnp.uint32)
 
-    return train_case(
+    return network_case(
         "LSTM language model",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(1.0)),
-        batch=draw,
+        LanguageModel(shape, dtype),
+        draw,
+        optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(1.0)),
+        reads=lambda batch: (batch[0][:, :-1],),
+        loss=lambda logits, batch: cross_entropy(logits, batch[0][:, 1:]),
+        seeded=True,
         weights=hostile_leaf(("token", "embedding"), drawn_from),
     )

@@ -13,28 +13,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.models.case import Tree, cross_entropy
 from benchmarks.zoo.case import (
     Size,
     TrainCase,
     at_least_float32,
-    hostile_leaf,
-    train_case,
-    without_statistics,
+    cross_entropy,
 )
-from benchmarks.zoo.gpt2 import clipped_adamw
+from benchmarks.zoo.gpt2 import language_model_case
 from benchmarks.zoo.layers import (
     Block,
     Dtype,
     SelfAttention,
     causal_mask,
-    drawn_from,
     small_normal,
 )
 
@@ -169,25 +164,12 @@ class MixtureOfExperts(nn.Module):
 def mixture_of_experts(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A GPT-2 small with eight experts, 309 million parameters."""
     shape = SHAPES[size]
-    model = MixtureOfExperts(shape, dtype)
 
-    def loss(params: Tree, tokens: jax.Array) -> jax.Array:
-        found: Any = model.apply({"params": params}, tokens[:, :-1])
+    def loss(found: tuple[jax.Array, jax.Array], tokens: jax.Array) -> jax.Array:
         logits, balance = found
         return cross_entropy(logits, tokens[:, 1:]) + 0.01 * balance
 
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        return model.init(key, jnp.zeros((1, shape.length), jnp.int32))["params"], {}
-
-    def draw(key: jax.Array, inputs: str) -> jax.Array:
-        del inputs  # tokens are whole numbers: the positions are hostile instead
-        return jax.random.randint(key, (shape.batch, shape.length + 1), 0, shape.vocabulary)
-
-    return train_case(
-        "Mixture of experts",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=clipped_adamw(),
-        batch=draw,
-        weights=hostile_leaf(("position", "embedding"), drawn_from),
-    )
+    dimensions = (shape.batch, shape.length, shape.vocabulary)
+    hostile = ("position", "embedding")
+    model = MixtureOfExperts(shape, dtype)
+    return language_model_case("Mixture of experts", model, dimensions, hostile, loss)

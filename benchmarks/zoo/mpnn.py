@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree
-from benchmarks.zoo.case import Size, TrainCase, train_case, without_statistics
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.graphs import random_edges, summed
 from benchmarks.zoo.layers import Dtype
 from benchmarks.zoo.unet import squared_error
@@ -87,13 +86,6 @@ class MeshNet(nn.Module):
 def mpnn(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A mesh network with Adam. A batch is a graph with its features and accelerations."""
     shape = SHAPES[size]
-    model = MeshNet(shape, dtype)
-
-    def loss(params: Tree, data: Batch) -> jax.Array:
-        nodes, sides, edges, wanted = data
-        found = model.apply({"params": params}, nodes, sides, edges)
-        assert isinstance(found, jax.Array)
-        return squared_error(found, wanted)
 
     def draw(key: jax.Array, inputs: str) -> Batch:
         keys = jax.random.split(key, 4)
@@ -102,14 +94,10 @@ def mpnn(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         wanted = jax.random.normal(keys[2], (shape.nodes, shape.found))
         return nodes, sides, random_edges(keys[3], shape.nodes, shape.edges), wanted
 
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        nodes, sides, edges, _ = draw(key, "ordinary")
-        return model.init(key, nodes, sides, edges)["params"], {}
-
-    return train_case(
+    return network_case(
         "Mesh network",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adam(1e-4),
-        batch=draw,
+        MeshNet(shape, dtype),
+        draw,
+        optax.adam(1e-4),
+        loss=lambda found, batch: squared_error(found, batch[-1]),
     )

@@ -12,21 +12,13 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree
-from benchmarks.zoo.case import (
-    Size,
-    TrainCase,
-    at_least_float32,
-    train_case,
-    without_statistics,
-)
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32, network_case
 from benchmarks.zoo.layers import Dtype
 from benchmarks.zoo.unet import squared_error
 
@@ -151,13 +143,10 @@ class Rendering(nn.Module):
 def nerf(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A radiance field with Adam. A batch is rays, their colours and a seed."""
     shape = SHAPES[size]
-    model = Rendering(shape, dtype)
 
-    def loss(params: Tree, data: Batch) -> jax.Array:
-        begins, directions, colours, seed = data
-        found: Any = model.apply({"params": params}, begins, directions, seed)
+    def loss(found: tuple[jax.Array, jax.Array], batch: Batch) -> jax.Array:
         coarse, fine = found
-        return squared_error(coarse, colours) + squared_error(fine, colours)
+        return squared_error(coarse, batch[2]) + squared_error(fine, batch[2])
 
     def draw(key: jax.Array, inputs: str) -> Batch:
         keys = jax.random.split(key, 4)
@@ -166,14 +155,11 @@ def nerf(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         colours = jax.random.uniform(keys[2], (shape.rays, 3))
         return begins, directions, colours, jax.random.bits(keys[3], (), jnp.uint32)
 
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        begins, directions, _, seed = draw(key, "ordinary")
-        return model.init(key, begins, directions, seed)["params"], {}
-
-    return train_case(
+    return network_case(
         "Radiance field",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adam(5e-4),
-        batch=draw,
+        Rendering(shape, dtype),
+        draw,
+        optax.adam(5e-4),
+        reads=lambda batch: (batch[0], batch[1], batch[3]),
+        loss=loss,
     )

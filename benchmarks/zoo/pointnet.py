@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, train_case
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype
 
 
@@ -115,24 +114,10 @@ class PointNet(nn.Module):
 def pointnet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """PointNet++ with Adam. A batch is points and labels."""
     shape = SHAPES[size]
-    model = PointNet(shape, dtype)
-
-    def loss(
-        params: Tree, statistics: Tree, data: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, Tree]:
-        places, labels = data
-        logits, new = model.apply({"params": params, **statistics}, places, mutable=[*statistics])
-        return cross_entropy(logits, labels), new
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        made = dict(model.init(key, jnp.zeros((2, shape.points, 3))))
-        return made.pop("params"), made
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
         places = INPUTS[inputs](first, (shape.batch, shape.points, 3))
         return places, jax.random.randint(second, (shape.batch,), 0, shape.classes)
 
-    return train_case(
-        "PointNet++", variables=variables, loss=loss, optimizer=optax.adam(1e-3), batch=draw
-    )
+    return network_case("PointNet++", PointNet(shape, dtype), draw, optax.adam(1e-3))

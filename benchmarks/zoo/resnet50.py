@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, train_case
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype
 
 _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
@@ -123,23 +122,12 @@ def classifier_case(
     """
     batch, image, classes = size
 
-    def loss(
-        params: Tree, statistics: Tree, data: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, Tree]:
-        images, labels = data
-        logits, new = model.apply({"params": params, **statistics}, images, mutable=[*statistics])
-        return cross_entropy(logits, labels), new
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        made = dict(model.init(key, jnp.zeros((1, image, image, 3), jnp.float32)))
-        return made.pop("params"), made
-
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
         images = INPUTS[inputs](first, (batch, image, image, 3))
         return images, jax.random.randint(second, (batch,), 0, classes)
 
-    return train_case(name, variables=variables, loss=loss, optimizer=optimizer, batch=draw)
+    return network_case(name, model, draw, optimizer)
 
 
 def resnet50(dtype: Dtype = None, size: Size = "full") -> TrainCase:

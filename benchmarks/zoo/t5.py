@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.models.case import Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, hostile_leaf, train_case, without_statistics
+from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case
 from benchmarks.zoo.layers import Dtype, attend, causal_mask, drawn_from, small_normal
 
 _BUCKETS, _FARTHEST = 32, 128
@@ -146,17 +145,6 @@ class T5(nn.Module):
 def t5(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """T5 small with Adafactor. A batch is tokens to read and tokens to write."""
     shape = SHAPES[size]
-    model = T5(shape, dtype)
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        read, written = data
-        logits = model.apply({"params": params}, read, written[:, :-1])
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, written[:, 1:])
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        read, written = (jnp.zeros((1, n), jnp.int32) for n in (shape.read, shape.written))
-        return model.init(key, read, written)["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         del inputs  # tokens are whole numbers: the bias of the scores is hostile instead
@@ -165,11 +153,12 @@ def t5(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         size = (shape.batch, shape.written + 1)
         return read, jax.random.randint(second, size, 0, shape.vocabulary)
 
-    return train_case(
+    return network_case(
         "T5 small",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adafactor(1e-3),
-        batch=draw,
+        T5(shape, dtype),
+        draw,
+        optax.adafactor(1e-3),
+        reads=lambda batch: (batch[0], batch[1][:, :-1]),
+        loss=lambda logits, batch: cross_entropy(logits, batch[1][:, 1:]),
         weights=hostile_leaf(("encoder_bias",), drawn_from),
     )

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, train_case, without_statistics
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype, attend
 
 
@@ -120,16 +119,6 @@ class PairStack(nn.Module):
 def triangles(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A pair stack with Adam after clipping. A batch is features and bins of distances."""
     shape = SHAPES[size]
-    model = PairStack(shape, dtype)
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        features, bins = data
-        logits = model.apply({"params": params}, features)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, bins)
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        return model.init(key, jnp.zeros((shape.residues, shape.features)))["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
@@ -137,10 +126,5 @@ def triangles(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         size = (shape.residues, shape.residues)
         return features, jax.random.randint(second, size, 0, shape.bins)
 
-    return train_case(
-        "Triangle updates",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-3)),
-        batch=draw,
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-3))
+    return network_case("Triangle updates", PairStack(shape, dtype), draw, optimizer)

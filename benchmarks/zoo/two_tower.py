@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
 from benchmarks.zoo.case import (
+    INPUTS,
     Size,
     TrainCase,
     at_least_float32,
-    train_case,
-    without_statistics,
+    cross_entropy,
+    network_case,
 )
 from benchmarks.zoo.layers import Block, Dtype, causal_mask, small_normal
 
@@ -98,12 +98,8 @@ class TwoTowers(nn.Module):
 def two_tower(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Two towers with AdamW. A batch is images and tokens."""
     shape = SHAPES[size]
-    model = TwoTowers(shape, dtype)
 
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        images, tokens = data
-        logits = model.apply({"params": params}, images, tokens)
-        assert isinstance(logits, jax.Array)
+    def loss(logits: jax.Array, _: tuple[jax.Array, jax.Array]) -> jax.Array:
         labels = jnp.arange(shape.batch)
         return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
 
@@ -113,14 +109,11 @@ def two_tower(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         tokens = jax.random.randint(second, (shape.batch, shape.length), 0, shape.vocabulary)
         return images, tokens
 
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        image = jnp.zeros((1, shape.image, shape.image, 3))
-        return model.init(key, image, jnp.zeros((1, shape.length), jnp.int32))["params"], {}
-
-    return train_case(
+    return network_case(
         "Two towers",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adamw(5e-4, weight_decay=0.2),
-        batch=draw,
+        TwoTowers(shape, dtype),
+        draw,
+        optax.adamw(5e-4, weight_decay=0.2),
+        reads=lambda batch: batch,
+        loss=loss,
     )

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree
 from benchmarks.zoo.case import (
+    INPUTS,
     Size,
     TrainCase,
+    Tree,
     at_least_float32,
     train_case,
     without_statistics,

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
 from benchmarks.zoo.case import (
+    INPUTS,
     Size,
     TrainCase,
     at_least_float32,
-    train_case,
-    without_statistics,
+    cross_entropy,
+    network_case,
 )
 from benchmarks.zoo.layers import Dtype
 
@@ -97,26 +97,17 @@ def overlap(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def unet3d(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A U-Net for volumes with SGD, as nnU-Net. A batch is volumes and labels of their voxels."""
     shape = SHAPES[size]
-    model, space = UNet3D(shape, dtype), (shape.volume,) * 3
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        volumes, labels = data
-        logits = model.apply({"params": params}, volumes)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, labels) + overlap(logits, labels)
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        return model.init(key, jnp.zeros((1, *space, shape.channels)))["params"], {}
+    space = (shape.volume,) * 3
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
         volumes = INPUTS[inputs](first, (shape.batch, *space, shape.channels))
         return volumes, jax.random.randint(second, (shape.batch, *space), 0, shape.classes)
 
-    return train_case(
+    return network_case(
         "U-Net 3D",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.sgd(0.01, momentum=0.99, nesterov=True),
-        batch=draw,
+        UNet3D(shape, dtype),
+        draw,
+        optax.sgd(0.01, momentum=0.99, nesterov=True),
+        loss=lambda logits, batch: cross_entropy(logits, batch[1]) + overlap(logits, batch[1]),
     )

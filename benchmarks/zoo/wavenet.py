@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.models.case import INPUTS, Tree, cross_entropy
-from benchmarks.zoo.case import Size, TrainCase, train_case, without_statistics
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype
 
 
@@ -91,26 +90,10 @@ class WaveNet(nn.Module):
 def wavenet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """WaveNet with Adam. A batch is samples and the levels that follow them."""
     shape = SHAPES[size]
-    model = WaveNet(shape, dtype)
-
-    def loss(params: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
-        sound, levels = data
-        logits = model.apply({"params": params}, sound)
-        assert isinstance(logits, jax.Array)
-        return cross_entropy(logits, levels)
-
-    def variables(key: jax.Array) -> tuple[Tree, Tree]:
-        return model.init(key, jnp.zeros((1, shape.length)))["params"], {}
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
         size = (shape.batch, shape.length)
         return INPUTS[inputs](first, size), jax.random.randint(second, size, 0, shape.levels)
 
-    return train_case(
-        "WaveNet",
-        variables=variables,
-        loss=without_statistics(loss),
-        optimizer=optax.adam(1e-3),
-        batch=draw,
-    )
+    return network_case("WaveNet", WaveNet(shape, dtype), draw, optax.adam(1e-3))

@@ -74,15 +74,16 @@ def enable_mixed_precision_graph_rewrite(
 ) -> Any:
     """Makes an optimizer train in mixed precision.
 
-    * **Optax**: an optimizer that is still a ``GradientTransformationExtraArgs`` and also has
+    * **Optax**: the result is still a ``GradientTransformationExtraArgs`` and also has
       ``minimize``, ``compute_gradients`` and ``apply_gradients``
       (:class:`duotone.MixedPrecisionOptimizer`).
-    * **Keras on JAX**: an optimizer for ``model.compile``; ``fit``, ``evaluate`` and ``predict`` of
-      that model are rewritten.
-    * **Keras on TensorFlow**: an optimizer for ``model.compile`` and for loops of your own. Every
-      graph that this process runs is rewritten.
-    * **tf.compat.v1.train**: an optimizer with ``minimize``, ``compute_gradients`` and
-      ``apply_gradients`` for graphs and Sessions. Every graph that this process runs is rewritten.
+    * **Keras on JAX**: the result is for ``model.compile``, and duotone rewrites ``fit``,
+      ``evaluate`` and ``predict`` of that model.
+    * **Keras on TensorFlow**: the result is for ``model.compile`` and for loops of your own, and
+      duotone rewrites every graph that this process runs.
+    * **tf.compat.v1.train**: the result has ``minimize``, ``compute_gradients`` and
+      ``apply_gradients`` for graphs and Sessions, and duotone rewrites every graph that this
+      process runs.
 
     A step whose gradients are not finite is skipped: parameters, the optimizer's state, schedules
     and step counters do not change, and the step is counted as skipped. (On TensorFlow, bfloat16

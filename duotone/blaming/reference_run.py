@@ -25,13 +25,14 @@ from jax import lax
 
 from duotone import _jax
 from duotone.blaming.reference_statistics import Note, RowKind, watched
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 
 HALF = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
-MOVING = frozenset(
-    "reshape broadcast_in_dim transpose squeeze expand_dims slice dynamic_slice rev copy copy_p "
-    "gather concatenate pad select_n neg optimization_barrier duotone_instead stop_gradient "
-    "reduce_precision dynamic_update_slice device_put pvary".split()
-)
+_MAKES = names_with(TRAITS, Trait.CONVERTS, Trait.COUNTS)
+MOVING = names_with(TRAITS, Trait.MOVES, Trait.CHOOSES) - _MAKES
+MOVING |= {"copy_p", "duotone_instead", "reduce_precision"}
 """Operations that only move values. Their results have no site of their own."""
 _CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom_vjp_call".split())

@@ -26,12 +26,12 @@ from jax import lax
 BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT, FULL_TICK = range(9)
 """Columns of a look.
 
-``BAD``: how many elements are not finite while the reference's are. ``TICK``: when that was first,
-in iterations of all loops. ``ITERATION``: the same for the innermost loop. ``LOW``, ``HIGH``: the
-least and greatest element of the reference, both NaN if one element is. ``UNDERFLOW``: how many
-elements are below the normal numbers of half while their reference is a normal float32. ``ZERO``:
-how many of them are 0. ``COUNT``: how many elements there are. ``FULL_TICK``: when the reference
-was first not finite."""
+``BAD`` counts the elements that are not finite while the reference's are. ``TICK`` says when that
+was first, in iterations of all loops, and ``ITERATION`` in those of the innermost loop. ``LOW`` and
+``HIGH`` are the least and greatest element of the reference, both NaN if one element is.
+``UNDERFLOW`` counts the elements that are below the normal numbers of half while their reference is
+a normal float32, ``ZERO`` those of them that are 0, and ``COUNT`` all elements. ``FULL_TICK`` says
+when the reference was first not finite."""
 WIDTH = 9
 ERROR, SIZE = range(WIDTH, WIDTH + 2)
 """Columns of errors, after those of a look: sums of squares of the error and of the reference. They

@@ -24,34 +24,74 @@ from duotone.onnx.reading import NestedReader, Reader, inner_scope
 Scope = MutableMapping[str, int]
 
 
-def _graphs(node: NodeProto, count: int) -> Sequence[Any]:
-    found = graphs_in(node)
-    if len(found) != count:
-        raise OnnxError(f"{named(node)} has {len(found)} graphs inside, and needs {count}.")
-    return found
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Nested:
+    """A node with graphs inside, while it is read.
 
+    Attributes:
+        reader: collects nodes and values.
+        node: its message.
+        inputs: its operands.
+        part: its graph.
+        scope: the names that its graph sees.
+        hints: shapes and types of its graph.
+        position: its position in its graph.
+    """
 
-def _result(reader: Reader, name: str, dtype: str, hints: Hints, part: Part) -> int:
-    return reader.value(name, dtype, hints.shape(name), part.body)
+    reader: Reader
+    node: NodeProto
+    inputs: list[int]
+    part: Part
+    scope: Scope
+    hints: Hints
+    position: int
 
+    def graphs(self, count: int) -> Sequence[Any]:
+        """Returns the graphs inside.
 
-def _if(
-    reader: Reader,
-    node: NodeProto,
-    inputs: list[int],
-    part: Part,
-    scope: Scope,
-    hints: Hints,
-    position: int,
-) -> FileStep:
-    step = FileStep(node, -1, inputs, [None] * len(inputs), [])
-    for number, graph in enumerate(_graphs(node, 2)):
-        inner = Part(graph, reader.add_body(part.body, BodyKind.BARRIER))
-        reader.fill(inner, inner_scope(scope), hints.inside(position, number))
-        if len(inner.outputs) != len(node.output):
+        Raises:
+            OnnxError: there are not ``count`` of them.
+        """
+        found = graphs_in(self.node)
+        if len(found) != count:
             raise OnnxError(
-                f"{named(node)} has {len(node.output)} results, and a branch of it "
-                f"{len(inner.outputs)}."
+                f"{named(self.node)} has {len(found)} graphs inside, and needs {count}."
+            )
+        return found
+
+    def enter(self, graph: Any, kind: BodyKind) -> Part:
+        """Returns a new body for a graph inside."""
+        return Part(graph, self.reader.add_body(self.part.body, kind))
+
+    def step(self, *parts: Part) -> FileStep:
+        """Returns the step of this node, without readers and results."""
+        return FileStep(self.node, -1, self.inputs, [None] * len(self.inputs), [], [*parts])
+
+    def inside(self, number: int = 0) -> Hints:
+        """Returns the hints of a graph inside."""
+        return self.hints.inside(self.position, number)
+
+    def result(self, name: str, dtype: str) -> int:
+        """Returns a new value for a result of this node."""
+        return self.reader.value(name, dtype, self.hints.shape(name), self.part.body)
+
+    def add(self, operation: str, reads: Sequence[int], outputs: Sequence[int], part: Part) -> int:
+        """Returns the index of a new structural node."""
+        return self.reader.node(operation, reads, outputs, part.body, self.node)
+
+    def error(self, text: str) -> OnnxError:
+        """Returns the error of this node."""
+        return OnnxError(f"{named(self.node)}{text}")
+
+
+def _if(nested: _Nested) -> FileStep:
+    reader, node, step = nested.reader, nested.node, nested.step()
+    for number, graph in enumerate(nested.graphs(2)):
+        inner = nested.enter(graph, BodyKind.BARRIER)
+        reader.fill(inner, inner_scope(nested.scope), nested.inside(number))
+        if len(inner.outputs) != len(node.output):
+            raise nested.error(
+                f" has {len(node.output)} results, and a branch of it {len(inner.outputs)}."
             )
         step.parts.append(inner)
     for slot, name in enumerate(node.output):
@@ -59,102 +99,78 @@ def _if(
         dtypes = {reader.values[value].dtype for value in results}
         if len(dtypes) > 1:
             both = " in one branch and ".join(sorted(dtypes))
-            raise OnnxError(f"{named(node)}: its result {name!r} is {both} in the other.")
-        made = _result(reader, name, dtypes.pop(), hints, part)
-        index = reader.node("branch.join", results, [made], part.body, node)
+            raise nested.error(f": its result {name!r} is {both} in the other.")
+        made = nested.result(name, dtypes.pop())
+        index = nested.add("branch.join", results, [made], nested.part)
         for number, inner in enumerate(step.parts):
             inner.readers[slot] = (index, number)
         step.outputs.append(made)
     return step
 
 
-def _loop(
-    reader: Reader,
-    node: NodeProto,
-    inputs: list[int],
-    part: Part,
-    scope: Scope,
-    hints: Hints,
-    position: int,
-) -> FileStep:
-    (graph,) = _graphs(node, 1)
-    carried = inputs[2:]
+def _loop(nested: _Nested) -> FileStep:
+    reader, carried = nested.reader, nested.inputs[2:]
+    (graph,) = nested.graphs(1)
     if len(graph.input) != 2 + len(carried) or len(graph.output) < 1 + len(carried):
-        raise OnnxError(f"{named(node)}: its graph does not have the inputs and results of a Loop.")
-    inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
-    inside = hints.inside(position, 0)
-    names = inner_scope(scope)
+        raise nested.error(": its graph does not have the inputs and results of a Loop.")
+    inner = nested.enter(graph, BodyKind.LOOP)
+    names = inner_scope(nested.scope)
     for info, dtype in zip(graph.input[:2], ("int64", "bool"), strict=True):
         value = reader.value(info.name, dtype, (), inner.body)
         names[info.name] = value
         inner.inputs.append(value)
-    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
-    carries = _carries(reader, node, step, inner, graph.input[2:], carried, names, hints, part, 2)
-    reader.fill(inner, names, inside)
-    _check_results(node, inner, len(node.output) + 1)
-    _close(reader, node, inner, carries, first=1)
+    step = nested.step(inner)
+    carries = _carries(nested, step, graph.input[2:], carried, names, 2)
+    reader.fill(inner, names, nested.inside())
+    _check_results(nested, inner, len(nested.node.output) + 1)
+    _close(nested, inner, carries, first=1)
     reader.bodies[inner.body] = dataclasses.replace(
         reader.bodies[inner.body], until=inner.outputs[0]
     )
-    _stacks(reader, node, step, inner, 1 + len(carries), hints, part)
+    _stacks(nested, step, 1 + len(carries))
     return step
 
 
-def _scan(
-    reader: Reader,
-    node: NodeProto,
-    inputs: list[int],
-    part: Part,
-    scope: Scope,
-    hints: Hints,
-    position: int,
-) -> FileStep:
-    (graph,) = _graphs(node, 1)
-    sliced = int(attribute(node, "num_scan_inputs") or 0)
+def _scan(nested: _Nested) -> FileStep:
+    reader, inputs = nested.reader, nested.inputs
+    (graph,) = nested.graphs(1)
+    sliced = int(attribute(nested.node, "num_scan_inputs") or 0)
     split = len(inputs) - sliced
     if len(graph.input) != len(inputs) or not 0 < sliced <= len(inputs):
-        raise OnnxError(f"{named(node)}: its graph does not have the inputs of a Scan.")
-    inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
-    inside = hints.inside(position, 0)
-    names = inner_scope(scope)
-    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
-    infos = graph.input[:split]
-    carries = _carries(reader, node, step, inner, infos, inputs[:split], names, hints, part, 0)
+        raise nested.error(": its graph does not have the inputs of a Scan.")
+    inner = nested.enter(graph, BodyKind.LOOP)
+    inside, names, step = nested.inside(), inner_scope(nested.scope), nested.step(inner)
+    carries = _carries(nested, step, graph.input[:split], inputs[:split], names, 0)
     for slot in range(split, len(inputs)):
         info = graph.input[slot]
         dtype = reader.values[inputs[slot]].dtype
         value = reader.value(info.name, dtype, inside.shape(info.name), inner.body)
-        index = reader.node("loop.slice", [inputs[slot]], [value], inner.body, node)
-        step.readers[slot] = (index, 0)
+        step.readers[slot] = (nested.add("loop.slice", [inputs[slot]], [value], inner), 0)
         names[info.name] = value
         inner.inputs.append(value)
     reader.fill(inner, names, inside)
-    _check_results(node, inner, len(node.output))
-    _close(reader, node, inner, carries, first=0)
-    _stacks(reader, node, step, inner, len(carries), hints, part)
+    _check_results(nested, inner, len(nested.node.output))
+    _close(nested, inner, carries, first=0)
+    _stacks(nested, step, len(carries))
     return step
 
 
-def _check_results(node: NodeProto, inner: Part, count: int) -> None:
+def _check_results(nested: _Nested, inner: Part, count: int) -> None:
     if len(inner.outputs) != count:
-        raise OnnxError(
-            f"{named(node)} has {len(node.output)} results, and its graph {len(inner.outputs)}."
-        )
+        results = len(nested.node.output)
+        raise nested.error(f" has {results} results, and its graph {len(inner.outputs)}.")
 
 
 def _carries(
-    reader: Reader,
-    node: NodeProto,
+    nested: _Nested,
     step: FileStep,
-    inner: Part,
     infos: Sequence[Any],
     initial: Sequence[int],
     names: Scope,
-    hints: Hints,
-    part: Part,
     offset: int,
 ) -> list[int]:
     """Adds carry nodes without the body's results."""
+    reader, node, (inner,) = nested.reader, nested.node, step.parts
     carries = []
     for number, (info, value) in enumerate(zip(infos, initial, strict=True)):
         found = reader.values[value] if value >= 0 else None
@@ -162,9 +178,10 @@ def _carries(
         shape = found.shape if found else ("?",)
         name = node.output[number] if number < len(node.output) else ""
         within = reader.value(info.name, dtype, shape, inner.body)
-        after = reader.value(name, dtype, hints.shape(name) if name else shape, part.body)
+        outer = nested.hints.shape(name) if name else shape
+        after = reader.value(name, dtype, outer, nested.part.body)
         read = [value] if value >= 0 else []
-        index = reader.node("loop.carry", read, [within, after], inner.body, node)
+        index = nested.add("loop.carry", read, [within, after], inner)
         if read:
             step.readers[offset + number] = (index, 0)
         names[info.name] = within
@@ -174,18 +191,17 @@ def _carries(
     return carries
 
 
-def _close(
-    reader: Reader, node: NodeProto, inner: Part, carries: Sequence[int], first: int
-) -> None:
+def _close(nested: _Nested, inner: Part, carries: Sequence[int], first: int) -> None:
     """Adds the body's results as operands of the carry nodes."""
+    reader = nested.reader
     for number, index in enumerate(carries):
         carry, slot = reader.nodes[index], first + number
         result = reader.values[inner.outputs[slot]]
         before = reader.values[carry.outputs[0]].dtype
         if NO_DTYPE not in (before, result.dtype) and before != result.dtype:
-            raise OnnxError(
-                f"{named(node)}: what it carries as {graph_name(inner, slot)!r} is {before} "
-                f"before, and {result.dtype} after an iteration."
+            raise nested.error(
+                f": what it carries as {inner.graph.output[slot].name!r} is {before} before, and "
+                f"{result.dtype} after an iteration."
             )
         inner.readers[slot] = (index, len(carry.inputs))
         reader.nodes[index] = dataclasses.replace(
@@ -195,93 +211,60 @@ def _close(
         )
 
 
-def graph_name(part: Part, slot: int) -> str:
-    """Returns the name of a result of a graph."""
-    return part.graph.output[slot].name
-
-
-def _stacks(
-    reader: Reader,
-    node: NodeProto,
-    step: FileStep,
-    inner: Part,
-    first: int,
-    hints: Hints,
-    part: Part,
-) -> None:
+def _stacks(nested: _Nested, step: FileStep, first: int) -> None:
     """Adds nodes for the stacked results of all iterations."""
+    (inner,) = step.parts
     for number, result in enumerate(inner.outputs[first:]):
-        slot = len(step.outputs)
-        name = node.output[slot]
-        made = _result(reader, name, reader.values[result].dtype, hints, part)
-        index = reader.node("loop.stack", [result], [made], inner.body, node)
-        inner.readers[first + number] = (index, 0)
+        name = nested.node.output[len(step.outputs)]
+        made = nested.result(name, nested.reader.values[result].dtype)
+        inner.readers[first + number] = (nested.add("loop.stack", [result], [made], inner), 0)
         step.outputs.append(made if name else -1)
 
 
-def _sequence_map(
-    reader: Reader,
-    node: NodeProto,
-    inputs: list[int],
-    part: Part,
-    scope: Scope,
-    hints: Hints,
-    position: int,
-) -> FileStep:
-    (graph,) = _graphs(node, 1)
-    inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
-    inside = hints.inside(position, 0)
-    names = inner_scope(scope)
+def _sequence_map(nested: _Nested) -> FileStep:
+    reader = nested.reader
+    (graph,) = nested.graphs(1)
+    inner = nested.enter(graph, BodyKind.LOOP)
+    inside, names = nested.inside(), inner_scope(nested.scope)
     for info in graph.input:
-        value = reader.value(
-            info.name, inside.dtype(info.name), inside.shape(info.name), inner.body
-        )
+        dtype, shape = inside.dtype(info.name), inside.shape(info.name)
+        value = reader.value(info.name, dtype, shape, inner.body)
         names[info.name] = value
         inner.inputs.append(value)
     reader.fill(inner, names, inside)
-    step = FileStep(node, -1, inputs, [None] * len(inputs), [], [inner])
-    step.outputs = [_result(reader, name, NO_DTYPE, hints, part) for name in node.output]
-    reads = [value for value in inputs if value >= 0]
-    _kept(reader, node, reads, step.outputs, part, lambda slot, found: _put(step, slot, found))
-    _kept(reader, node, inner.outputs, [], inner, lambda slot, found: _leave(inner, slot, found))
+    step = nested.step(inner)
+    step.outputs = [nested.result(name, NO_DTYPE) for name in nested.node.output]
+    reads = [value for value in nested.inputs if value >= 0]
+    step.readers[: len(reads)] = _kept(nested, reads, step.outputs, nested.part)
+    inner.readers[:] = _kept(nested, inner.outputs, [], inner)
     return step
 
 
-def _put(step: FileStep, slot: int, found: tuple[int, int]) -> None:
-    step.readers[slot] = found
-
-
-def _leave(inner: Part, slot: int, found: tuple[int, int]) -> None:
-    inner.readers[slot] = found
-
-
 def _kept(
-    reader: Reader,
-    node: NodeProto,
-    reads: Sequence[int],
-    outputs: Sequence[int],
-    part: Part,
-    set_reader: Callable[[int, tuple[int, int]], None],
-) -> None:
-    """Adds a node that reads values in their original types."""
-    index = reader.node(
+    nested: _Nested, reads: Sequence[int], outputs: Sequence[int], part: Part
+) -> list[tuple[int, int]]:
+    """Adds a node that reads values in their original types; returns how it reads each."""
+    index = nested.reader.node(
         "SequenceMap",
         reads,
         outputs,
         part.body,
-        node,
+        nested.node,
         half_inputs=(False,) * len(reads),
         half_outputs=(False,) * len(outputs),
         fixed="the type of a sequence is kept",
     )
-    for slot in range(len(reads)):
-        set_reader(slot, (index, slot))
+    return [(index, slot) for slot in range(len(reads))]
+
+
+def _reader_of(read: Callable[[_Nested], FileStep]) -> NestedReader:
+    return lambda *given: read(_Nested(*given))
 
 
 NESTED: Mapping[str, NestedReader] = {
-    "If": _if,
-    "Loop": _loop,
-    "Scan": _scan,
-    "SequenceMap": _sequence_map,
+    "If": _reader_of(_if),
+    "Loop": _reader_of(_loop),
+    "Scan": _reader_of(_scan),
+    "SequenceMap": _reader_of(_sequence_map),
 }
 """By operation."""

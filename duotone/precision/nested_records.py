@@ -147,7 +147,7 @@ def _operation(
     outs = [graph.values[value] for value in node.outputs]
     floating = [value for value in ins if "float" in value.dtype] or outs
     # A dot whose operands were rounded to half and widened again computes with half numbers.
-    rounded = Trait.EINSUM in node.traits and all(_was_half(graph, value, casts) for value in ins)
+    rounded = Trait.EINSUM in node.traits and all(_was_half(value, casts) for value in ins)
     stored = any(value.dtype == half for value in outs) or _rounded_by_all(graph, outs, casts, half)
     runs = graph.trips(node)
     first = outs[0] if outs else None
@@ -181,7 +181,7 @@ def _operation(
     )
 
 
-def _was_half(graph: Graph, value: Value, casts: set[int]) -> bool:
+def _was_half(value: Value, casts: set[int]) -> bool:
     return value.dtype == FULL_DTYPE and value.producer in casts
 
 

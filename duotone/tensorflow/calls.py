@@ -16,19 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from duotone.ops.tensorflow_kinds import CALLS, LIST_CARRIERS
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.protos import GraphDef, NodeDef
 
 KEEP = "_grappler_do_not_remove"
 """The attribute with which TensorFlow's own tools exclude a node from every rewrite."""
-
-# The painter knows nothing of their arguments and results.
-_KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# These ops pass the handle of a list unchanged.
-_CARRIERS = frozenset(
-    """Enter Exit Identity IdentityN Merge NextIteration Select SelectV2 Snapshot StopGradient
-    Switch""".split()
-)
 
 Marks = list[tuple[int, str]]
 
@@ -134,7 +127,7 @@ def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
                 source = node_of(text)
                 neighbours.setdefault(source, []).append(node.name)
                 neighbours.setdefault(node.name, []).append(source)
-    carriers = {node.name for node in nodes if _holds_list(node) or node.op in _CARRIERS}
+    carriers = {node.name for node in nodes if _holds_list(node) or node.op in LIST_CARRIERS}
     reached = set(callers)
     waiting = list(callers)
     while waiting:
@@ -155,7 +148,7 @@ def _holds_list(node: NodeDef) -> bool:
 
 def _calls(node: NodeDef) -> bool:
     """Returns True if a node calls a function that an attribute names."""
-    return node.op not in _KNOWN and any(
+    return node.op not in CALLS and any(
         value.HasField("func") or (value.HasField("list") and len(value.list.func))
         for value in node.attr.values()
     )

@@ -17,10 +17,8 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from duotone.errors import GraphDefError
+from duotone.ops.tensorflow_kinds import LOOP_ENDS
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef
-
-LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
-"""Ops whose result is read in the next iteration, so that a cycle through them is a loop."""
 
 _SHOWN = 6
 

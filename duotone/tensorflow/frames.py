@@ -15,10 +15,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from duotone.graph.graph import Body, BodyKind
+from duotone.ops.tensorflow_kinds import ENTERS
 from duotone.tensorflow.units import Units
 
 _ROOT = ""
-_ENTERS = ("Enter", "RefEnter")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
     """
     frame = [_ROOT] * len(units.nodes)
     around: dict[str, str] = {}
-    has_frames = any(node.op in _ENTERS for node in units.nodes)
+    has_frames = any(node.op in ENTERS for node in units.nodes)
     for position in units.order if has_frames else ():
         node = units.nodes[position]
         inside = [frame[source] for source, _ in units.sources[position]]
         frame[position] = max(inside, key=lambda name: _depth(name, around), default=_ROOT)
-        if node.op in _ENTERS:
+        if node.op in ENTERS:
             name = node.attr["frame_name"].s.decode()
             around.setdefault(name, frame[position])
             frame[position] = name

@@ -18,6 +18,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 
 from duotone.errors import GraphDefError
+from duotone.ops.tensorflow_kinds import DATASETS
 from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
 from duotone.tensorflow.rewrite_record import CastNodeRecord
@@ -161,7 +162,7 @@ class FunctionBody:
             for slot, text in enumerate(original.input):
                 node.input[slot] = self._port(text, original.name)
             definition = self._definitions[node.name]
-            if definition is not None and (definition.stateful or node.op in _DATASET_OPS):
+            if definition is not None and (definition.stateful or node.op in DATASETS):
                 self.preserved.add(node.name)
             nodes.append(node)
         for number, argument in enumerate(function.signature.output_arg):
@@ -231,11 +232,6 @@ class FunctionBody:
                 else:
                     by_name[reader].input[int(slot)] = f"{cast.name}:y:0"
         return function
-
-
-_DATASET_OPS = frozenset(
-    "IteratorGetNext IteratorGetNextSync DatasetToSingleElement ReduceDataset".split()
-)
 
 
 def _same_class(node: NodeDef, like: NodeDef) -> NodeDef:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from duotone.ops.tensorflow_kinds import VARIABLE_VALUES
 from duotone.tensorflow.journal import PaintedUnit, Stage
 from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
@@ -25,10 +26,6 @@ from duotone.tensorflow.unit_facts import Facts
 MAIN_GRAPH = "tf_graph"
 """TensorFlow's name for the graph itself, next to its functions."""
 
-_VARIABLES = frozenset(
-    """AutoReloadVariable ReadVariableOp VarHandleOp Variable VariableV2 _ReadVariablesOp
-    _VarHandlesOp""".split()
-)
 _PASSES: tuple[tuple[str, Stage], ...] = (
     ("pass 1 to add allowlist ops", "allow_list"),
     (
@@ -195,7 +192,7 @@ def _final_pass(done: Rewrite) -> Iterator[str]:
                 to_full = casts[source].to == "f32"
                 target = "DT_FLOAT" if to_full else half
                 yield f"Inserting cast to {target} at {node.op} {source}"
-                stored = node.op == "Const" or node.op in _VARIABLES
+                stored = node.op == "Const" or node.op in VARIABLE_VALUES
                 counted += not (to_full or stored or reads_variable(units, position))
     yield (
         f"Converted {changed}/{len(units.nodes)} nodes to {dtype} precision using {counted} "

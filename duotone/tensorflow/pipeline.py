@@ -123,7 +123,7 @@ def rewrite(
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
         painter: ``"duotone"`` for duotone's rules; ``"tensorflow"`` for TensorFlow's passes, bug
             for bug; ``"mincut"`` for the precisions with the fewest bytes of casts under
-            TensorFlow's deny rules. ``None`` for the policy's painter.
+            TensorFlow's deny rules. With ``None``, the policy's painter is used.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
             a function's nodes with or without ``function/`` before them), where to write what was

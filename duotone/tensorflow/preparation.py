@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from duotone.ops.tensorflow_kinds import PLACEHOLDERS
 from duotone.tensorflow.checks import check_names, node_of
 from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
 from duotone.tensorflow.units import FindOp, split_input
 
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-"""Ops that are fed. A PlaceholderWithDefault need not be, and TensorFlow lets it become half."""
 SECOND_VERSION = {
     "FusedBatchNorm": "FusedBatchNormV2",
     "FusedBatchNormGrad": "FusedBatchNormGradV2",

@@ -32,6 +32,7 @@ from duotone.graph.graph import (
     Node,
 )
 from duotone.ops.entries import traits_of
+from duotone.ops.tensorflow_kinds import GIVEN, LIST_READERS, LIST_WRITERS
 from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_of
 from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
@@ -39,8 +40,6 @@ from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rows import attributes_of, flops_of, row_of
 from duotone.tensorflow.tensor_lists import (
-    READERS,
-    WRITERS,
     element_unit,
     find_clusters,
     hidden_edges,
@@ -48,12 +47,6 @@ from duotone.tensorflow.tensor_lists import (
 from duotone.tensorflow.tensors import const_magnitude
 from duotone.tensorflow.unit_facts import Facts
 
-INPUTS = frozenset(
-    """Placeholder PlaceholderV2 PlaceholderWithDefault _Arg Variable VariableV2 VarHandleOp
-    ReadVariableOp ResourceGather ResourceGatherNd""".split()
-)
-"""Ops whose results are arguments or state: nothing is known of their numbers."""
-_GIVEN = INPUTS | {"Const"}
 _CONSTANT_FILLS = {"ZerosLike": 0.0, "OnesLike": 1.0}
 _CALLS = "its functions are rewritten one by one"
 _KEPT = "it is fetched, fed or kept, or not on the device"
@@ -164,7 +157,7 @@ class _Reader:
             self._constant(position)
         elif op == "_Arg" and self._is_carried(position):
             self._carried_argument(position)
-        elif op in INPUTS:
+        elif op in GIVEN:
             self.inputs += [self.ports.add(position, port) for port in ports]
         elif op in ("Merge", "RefMerge"):
             self._merge(position)
@@ -178,7 +171,7 @@ class _Reader:
         elif op not in ("NextIteration", "RefNextIteration"):  # a part of its carry
             slots = operands_of(op, len(self.source.sources[position]))
             self._plain(position, slots, ports)
-        if not self.facts.processed[position] and op not in _GIVEN:
+        if not self.facts.processed[position] and op not in (GIVEN | {"Const"}):
             self.outputs += [
                 self.ports.found[position, p] for p in ports if (position, p) in self.ports.found
             ]
@@ -220,11 +213,11 @@ class _Reader:
     def _plain(self, position: int, slots: Sequence[int], ports: Sequence[int]) -> None:
         node = self.source.nodes[position]
         reads = [self._read(position, slot) for slot in slots]
-        if node.op in READERS:
+        if node.op in LIST_READERS:
             reads = [*self._read_elements(position), *reads]
         operands = [value for value, _ in reads]
         constant = self._kept_constant(node.op, operands)
-        element = element_unit(self.source, position) if node.op in WRITERS else None
+        element = element_unit(self.source, position) if node.op in LIST_WRITERS else None
         if element is not None:
             for port in ports:
                 self.ports.add(position, port)  # the handle

@@ -25,6 +25,7 @@ import numpy as np
 from duotone.errors import DuotoneError, GraphDefError
 from duotone.measuring.inputs import Asked
 from duotone.measuring.libraries import library
+from duotone.ops.tensorflow_kinds import MERGES, SWITCHES, VARIABLES
 from duotone.tensorflow.files import GraphFile
 from duotone.tensorflow.protos import GraphDef
 
@@ -32,10 +33,7 @@ _SIGNATURE = "serving_default"
 _FREEZING = "tensorflow.python.framework.convert_to_constants"
 _GRAPPLER = "tensorflow.python.grappler.tf_optimizer"
 """Modules of ``convert_variables_to_constants`` and Grappler, which have no public names."""
-_VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _NO_ARRAYS = frozenset({"resource", "variant"})
-_SWITCHES = frozenset({"Switch", "RefSwitch"})
-_MERGES = frozenset({"Merge", "RefMerge"})
 _LONGEST = 300
 _NO_KERNEL = re.compile(r"No OpKernel was registered to support Op '(\w+)'")
 Tensor = Any
@@ -97,7 +95,7 @@ def _conditional(graph: Any) -> set[str]:
     for node in graph.get_operations():
         read = (*(tensor.op for tensor in node.inputs), *node.control_inputs)
         below = any(one.name in found for one in read)
-        if node.type in _SWITCHES or (below and node.type not in _MERGES):
+        if node.type in SWITCHES or (below and node.type not in MERGES):
             found.add(node.name)
     return found
 
@@ -165,7 +163,7 @@ def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
     graph = _imported(tf, tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString()))
     for node in graph.get_operations():
         fed = node.type == "Placeholder" and node.outputs[0].dtype.name in _NO_ARRAYS
-        if node.type in _VARIABLES or fed:
+        if node.type in VARIABLES or fed:
             raise GraphDefError(
                 f"{path}: the node {node.name!r} is a variable, and the file of a graph has no "
                 "values of variables: compare SavedModel folders, or freeze the graph."

@@ -16,25 +16,11 @@ import dataclasses
 
 from duotone.errors import GraphDefError
 from duotone.graph.reach import reach
+from duotone.ops.tensorflow_kinds import LIST_ENDS, LIST_READERS, LIST_WRITERS
 from duotone.tensorflow.journal import Journal, PaintedUnit, Stage
 from duotone.tensorflow.protos import FLOAT, VARIANT
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import TypeAttribute, Units
-
-READERS = frozenset(
-    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack
-    TensorListStack""".split()
-)
-WRITERS = frozenset(
-    """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
-    TensorListScatterV2 TensorListScatterIntoExistingList TensorListSetItem
-    TensorListSplit""".split()
-)
-OUTSIDE = frozenset(
-    """_Arg _Retval OptionalFromValue OptionalGetValue PartitionedCall Placeholder
-    StatefulPartitionedCall""".split()
-)
-"""Ops beyond which the uses of a list are unknown."""
 
 _HANDLE = TypeAttribute("", -1, VARIANT)
 
@@ -96,7 +82,7 @@ def _cluster(facts: Facts, joined: list[int]) -> ListCluster:
         element = element_unit(units, node)
         if element is None:
             op = units.nodes[node].op
-            unsafe = unsafe or op in OUTSIDE or op in facts.functions
+            unsafe = unsafe or op in LIST_ENDS or op in facts.functions
             continue
         members[element] = None
         if not facts.processed[node]:
@@ -117,12 +103,12 @@ def hidden_edges(facts: Facts, clusters: list[ListCluster]) -> list[tuple[int, i
     for cluster in clusters:
         for reader in cluster.members:
             node = units.node[reader]
-            if units.nodes[node].op not in READERS or not facts.processed[node]:
+            if units.nodes[node].op not in LIST_READERS or not facts.processed[node]:
                 continue
             handles = [u for u in units.of_node[node] if units.attribute[u] == _HANDLE]
             for unit in sorted(reach(handles, units.before, facts.is_processed)):
                 writer = units.node[unit]
-                if units.nodes[writer].op in WRITERS:
+                if units.nodes[writer].op in LIST_WRITERS:
                     edges.append((_written(units, writer, node), reader))
     return edges
 

@@ -18,11 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from duotone.errors import GraphDefError
+from duotone.ops.tensorflow_kinds import LOOP_ENDS
 from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import INVALID, GraphDef, NodeDef, type_name
-
-LOOP_BACK = ("NextIteration", "RefNextIteration")
-"""Ops whose readers do not wait for them."""
 
 MOST_REPEATS = 2**20
 """An argument repeated more often than this is a sign of a damaged file."""
@@ -162,7 +160,7 @@ def _running_order(units: Units) -> list[int]:
     """Returns the positions of the nodes after their inputs; nodes of other cycles are left out."""
     readers: list[list[int]] = [[] for _ in units.nodes]
     waiting = [0] * len(units.nodes)
-    back = {position for position, node in enumerate(units.nodes) if node.op in LOOP_BACK}
+    back = {position for position, node in enumerate(units.nodes) if node.op in LOOP_ENDS}
     for position, sources in enumerate(units.sources):
         for source, _ in sources:
             if source not in back:

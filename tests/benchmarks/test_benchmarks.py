@@ -19,54 +19,19 @@ from benchmarks import (
     _painter_rows,
     _readme,
     _stages,
-    gradient_error,
     optimizer_overhead,
     painter,
+    painter_error,
     profile_cost,
     rewrite_cost,
     second_call,
-    step_cost,
 )
-from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
-from benchmarks.models.case import INPUTS, cross_entropy
+from benchmarks._deep_nets import unrolled_net
+from benchmarks.zoo.case import INPUTS, Case, cross_entropy
 from duotone.precision import pipeline
 
 NEVER_RUN = ("ablation",)
 """What asks about one rule at a time."""
-TINY = {
-    "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),
-    "transformer": lambda dtype=None: small_transformer(dtype, layers=1, width=16),
-    "unet": lambda dtype=None: small_unet(dtype, batch=1, size=8, depth=1),
-}
-
-
-@pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_by_hand_and_plain_take_the_same_parameters_and_are_in_their_dtypes(name, half):
-    plain, by_hand = TINY[name](), TINY[name](jnp.dtype(half))
-    shapes = plain.shapes()
-    assert shapes == by_hand.shapes()
-    dots = {
-        case: {
-            str(eqn.invars[0].aval.dtype)
-            for eqn in _equations(jax.make_jaxpr(jax.grad(model.loss))(*shapes))
-            if eqn.primitive.name in ("dot_general", "conv_general_dilated")
-        }
-        for case, model in (("plain", plain), ("by hand", by_hand))
-    }
-    assert dots == {"plain": {"float32"}, "by hand": {half}}
-
-
-def _equations(jaxpr):
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield eqn
-        for nested in _common.nested_programs(eqn.params.values()):
-            yield from _equations(nested)
-
-
-def test_gpt2_is_the_published_size():
-    params, _ = CASES["gpt2"]().shapes()
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
@@ -150,7 +115,7 @@ def test_second_call():
 
 @pytest.mark.slow
 def test_profile_cost():
-    bars, text, data = profile_cost.measure({"perceptron": perceptron}, rounds=1, steps=4, runs=3)
+    bars, text, data = profile_cost.measure({"perceptron": perceptron()}, rounds=1, steps=4, runs=3)
     assert len(bars) == 3
     assert data["reading"]["iterations"] == 3
     assert data["reading"]["operations"] >= 3 * 240
@@ -184,21 +149,19 @@ def test_every_way_of_optimizer_overhead_takes_the_same_step():
 
 
 @pytest.mark.slow
-def test_gradient_error(monkeypatch):
-    monkeypatch.setattr(gradient_error, "CASES", {"resnet": perceptron})
-    monkeypatch.setattr(gradient_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
-    bars, texts, data = gradient_error.measure(("resnet",), seeds=2)
-    (row,) = data["resnet"]["float16"]
+def test_errors_of_a_perceptron(monkeypatch):
+    monkeypatch.setattr(painter_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
+    rows = painter_error.summary(painter_error.errors(perceptron, seeds=2), "float16")
+    (row,) = rows
     assert row["float32"] < row["by hand"] < 0.1
-    assert all(0 < row[way] < 0.1 for way in gradient_error.PAINTED)
-    assert len(bars) == 2
-    assert "autocast(grad(f))" in texts[0]
+    assert all(0 < row[way] < 0.1 for way in painter_error.PAINTED)
+    assert "autocast(grad(f))" in painter_error.text_of("perceptron", "float16", rows)
 
 
 def test_relative_error_against_a_known_one():
     reference = [np.asarray([3.0, 4.0])]
-    assert gradient_error.relative_error([jnp.asarray([6.0, 8.5])], reference, 2.0) == 0.05
-    infinite = gradient_error.relative_error([jnp.asarray([jnp.inf, 0.0])], reference, 2.0)
+    assert painter_error.relative_error([jnp.asarray([6.0, 8.5])], reference, 2.0) == 0.05
+    infinite = painter_error.relative_error([jnp.asarray([jnp.inf, 0.0])], reference, 2.0)
     assert infinite == math.inf
 
 
@@ -212,15 +175,7 @@ def test_relative_error_against_a_known_one():
     ],
 )
 def test_what_is_not_finite_is_worse_than_any_error(ours, by_hand, ratio):
-    assert gradient_error.mean_ratio(ours, by_hand)[0] == pytest.approx(ratio, nan_ok=True)
-
-
-def test_step_cost():
-    rows = step_cost.rows_of("transformer", TINY["transformer"])
-    by_way = {row["way"]: row for row in rows}
-    assert by_way["float32"]["half dots"] == 0
-    assert by_way["float16 autocast(grad(f))"]["half dots"] > 0
-    assert "residuals" in step_cost.text_of("transformer", rows)
+    assert painter_error.mean_ratio(ours, by_hand)[0] == pytest.approx(ratio, nan_ok=True)
 
 
 def test_a_result_is_written_next_to_a_generated_readme(tmp_path, capsys):

@@ -13,8 +13,8 @@ import pytest
 
 import duotone
 from benchmarks import _common, _painter_rows, _ways, painter, painter_error
-from benchmarks.models.case import INPUTS
 from benchmarks.zoo import MODELS, SIZES, names_of
+from benchmarks.zoo.case import INPUTS
 from benchmarks.zoo.layers import attend, causal_mask
 from benchmarks.zoo.llama import rotate
 from benchmarks.zoo.moe import route
@@ -341,10 +341,7 @@ def test_a_model_that_is_not_there_is_named(monkeypatch):
 
 
 def test_painter_error_of_a_tiny_model(monkeypatch, tmp_path):
-    from benchmarks import gradient_error
-
-    monkeypatch.setattr(gradient_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
-    monkeypatch.setattr(gradient_error, "HALF_TYPES", ("float16",))
+    monkeypatch.setattr(painter_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
     monkeypatch.setattr(painter_error, "HALF_TYPES", ("float16",))
     rows = painter_error.measure("dlrm", seeds=1)
     assert {bar.name.split(":")[0] for bar in painter_error.bars_of({"dlrm": rows})} == {

@@ -202,7 +202,7 @@ def test_what_jax2onnx_cannot_convert_is_named(tmp_path, monkeypatch):
     importlib.util.find_spec("jax2onnx") is None, reason="jax2onnx is not installed"
 )
 def test_with_jax2onnx_itself(tmp_path):
-    from benchmarks._onnx_functions import functions
+    from benchmarks.onnx_agreement import functions
 
     for number, function in enumerate(functions()):
         made = duotone.export(

@@ -77,8 +77,6 @@ class V1LossScaleOptimizer(_Base):
         self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
         self._computed: list[_Computed] = []
 
-    # The loss scale.
-
     @property
     def half(self) -> str | None:
         """``"float16"``, ``"bfloat16"``, or None if graphs are not rewritten."""

@@ -26,7 +26,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
@@ -164,11 +164,6 @@ class Rewriter:
         """Returns the precision in which a node stores the result in a slot."""
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
-
-    def maker(self, value: int) -> Node | None:
-        """Returns the node that makes a value; ``None`` for arguments and constants."""
-        producer = self.graph.values[value].producer
-        return self.graph.nodes[producer] if producer >= 0 else None
 
     def dtype(self, aval: Any, paint: Paint) -> Any:
         """Returns the dtype of a value of the original program in a precision."""

@@ -2,11 +2,12 @@
 
 An operation that multiplies with such a constant, or adds it, is float32 already, and so is the
 arithmetic that reads its result. A dot takes half operands, whatever reaches it, so the value would
-be infinite there. This rule denies such a dot. A value counts until an operation makes it small:
+be infinite there. This rule denies such a dot. A value counts until an operation makes it small.
+An operation does so if
 
-- one whose range is known to fit half (a softmax, a sigmoid, a clip);
-- an exponential, a logarithm, or a normalization by the operand's own statistics;
-- a division by another such value.
+- its range is known to fit half (a softmax, a sigmoid, a clip),
+- it is an exponential, a logarithm, or a normalization by the operand's own statistics, or
+- it divides by another such value.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.other.case import Batch, Draw, Size, labels, other_case
-from benchmarks.zoo.case import TrainCase, at_least_float32
+from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.layers import Dtype
+from benchmarks.zoo.small import Batch, Draw, labels, small_case
 
 
 def _tokens(batch: int, length: int, vocabulary: int) -> Draw:
@@ -240,15 +240,15 @@ class Retention(nn.Module):
 def bert(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Four layers of BERT-base, 16 x 512 tokens, every token predicted."""
     if size == "tiny":
-        return other_case("BERT", Bert(1, 32, 2, 64, dtype), _tokens(4, 16, 64))
-    return other_case("BERT", Bert(4, 768, 12, 30_522, dtype), _tokens(16, 512, 30_522))
+        return small_case("BERT", Bert(1, 32, 2, 64, dtype), _tokens(4, 16, 64))
+    return small_case("BERT", Bert(4, 768, 12, 30_522, dtype), _tokens(16, 512, 30_522))
 
 
 def gru(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Two layers of 512 cells, 16 x 512 tokens."""
     if size == "tiny":
-        return other_case("GRU", GRU(2, 32, 64, dtype), _tokens(8, 8, 64))
-    return other_case("GRU", GRU(2, 512, 10_000, dtype), _tokens(16, 512, 10_000))
+        return small_case("GRU", GRU(2, 32, 64, dtype), _tokens(8, 8, 64))
+    return small_case("GRU", GRU(2, 512, 10_000, dtype), _tokens(16, 512, 10_000))
 
 
 def seq2seq(dtype: Dtype = None, size: Size = "full") -> TrainCase:
@@ -260,20 +260,20 @@ def seq2seq(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         source, target, wanted = labels(key, (3, batch, length), vocabulary)
         return (source, target), wanted
 
-    return other_case("encoder and decoder", Seq2Seq(width, vocabulary, dtype), draw)
+    return small_case("encoder and decoder", Seq2Seq(width, vocabulary, dtype), draw)
 
 
 def scanned(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Eight layers of width 512, 16 x 512 tokens."""
     if size == "tiny":
-        return other_case("scanned decoder", Scanned(2, 32, 2, 64, dtype), _tokens(4, 16, 64))
+        return small_case("scanned decoder", Scanned(2, 32, 2, 64, dtype), _tokens(4, 16, 64))
     model = Scanned(8, 512, 8, 32_000, dtype)
-    return other_case("scanned decoder", model, _tokens(16, 512, 32_000))
+    return small_case("scanned decoder", model, _tokens(16, 512, 32_000))
 
 
 def retention(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Four layers of width 512, 16 x 512 tokens in chunks of 64."""
     if size == "tiny":
-        return other_case("retention", Retention(1, 32, 2, 4, 64, dtype), _tokens(4, 16, 64))
+        return small_case("retention", Retention(1, 32, 2, 4, 64, dtype), _tokens(4, 16, 64))
     model = Retention(4, 512, 8, 64, 32_000, dtype)
-    return other_case("retention", model, _tokens(16, 512, 32_000))
+    return small_case("retention", model, _tokens(16, 512, 32_000))

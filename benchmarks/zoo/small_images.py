@@ -17,10 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.models.case import INPUTS
-from benchmarks.other.case import Batch, Size, labels, other_case
-from benchmarks.zoo.case import TrainCase, at_least_float32
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32
 from benchmarks.zoo.layers import Dtype
+from benchmarks.zoo.small import Batch, labels, small_case
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,36 +211,36 @@ _STAGES: dict[Size, Stages] = {
 def vgg(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """VGG of ten convolutions, without norms."""
     images = IMAGES[size]
-    return other_case("VGG", VGG(*_VGG[size], images.classes, False, dtype), images.draw)
+    return small_case("VGG", VGG(*_VGG[size], images.classes, False, dtype), images.draw)
 
 
 def vgg_norms(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """The same with batch norms."""
     images = IMAGES[size]
-    return other_case("VGG, norms", VGG(*_VGG[size], images.classes, True, dtype), images.draw)
+    return small_case("VGG, norms", VGG(*_VGG[size], images.classes, True, dtype), images.draw)
 
 
 def bottleneck(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A ResNet of six bottlenecks with biases."""
     images = IMAGES[size]
-    return other_case("bottlenecks", Bottlenecks(_STAGES[size], images.classes, dtype), images.draw)
+    return small_case("bottlenecks", Bottlenecks(_STAGES[size], images.classes, dtype), images.draw)
 
 
 def preactivation(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A ResNet of six blocks with norms before convolutions."""
     images, groups = IMAGES[size], 32 if size == "full" else 4
     model = Preactivation(_STAGES[size], groups, images.classes, dtype)
-    return other_case("pre-activation", model, images.draw)
+    return small_case("pre-activation", model, images.draw)
 
 
 def densenet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A DenseNet of ten layers."""
     images = IMAGES[size]
     blocks, growth = ((4, 6), 32) if size == "full" else ((2, 2), 8)
-    return other_case("DenseNet", DenseNet(blocks, growth, images.classes, dtype), images.draw)
+    return small_case("DenseNet", DenseNet(blocks, growth, images.classes, dtype), images.draw)
 
 
 def vae(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A variational autoencoder of six convolutions."""
     channels, latents = ((64, 128, 256), 128) if size == "full" else ((8, 16), 8)
-    return other_case("VAE", VAE(channels, latents, dtype), IMAGES[size].draw, evidence)
+    return small_case("VAE", VAE(channels, latents, dtype), IMAGES[size].draw, evidence)

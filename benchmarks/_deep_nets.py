@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.models.case import cross_entropy
+from benchmarks.zoo.case import cross_entropy
 
 WIDTH = 8
 """Shapes do not matter where nothing runs."""

@@ -13,10 +13,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.models.case import INPUTS
-from benchmarks.other.case import Batch, Draw, Size, labels, other_case
-from benchmarks.zoo.case import TrainCase, at_least_float32
+from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32
 from benchmarks.zoo.layers import Dtype, small_normal
+from benchmarks.zoo.small import Batch, Draw, labels, small_case
 
 _CLASSES = 10
 
@@ -112,14 +111,14 @@ class Table(nn.Module):
 def flow(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Six coupling layers over 2048 numbers."""
     rows, columns, layers, hidden = (4096, 2048, 6, 1024) if size == "full" else (16, 16, 2, 32)
-    return other_case("flow", Flow(layers, hidden, dtype), _rows(rows, columns), unlikelihood)
+    return small_case("flow", Flow(layers, hidden, dtype), _rows(rows, columns), unlikelihood)
 
 
 def autoencoder(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Six dense layers, 2048 numbers through 128."""
     widths = (4096, 1024, 128, 1024, 4096) if size == "full" else (32, 8, 32)
     rows, columns = (4096, 2048) if size == "full" else (64, 16)
-    return other_case(
+    return small_case(
         "autoencoder", Autoencoder(widths, dtype), _rows(rows, columns), squared_error
     )
 
@@ -129,4 +128,4 @@ def table(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     model, rows, columns = Table(3, 192, 512, 8, dtype), 4096, 128
     if size == "tiny":
         model, rows, columns = Table(1, 16, 32, 2, dtype), 16, 8
-    return other_case("table", model, _rows(rows, columns))
+    return small_case("table", model, _rows(rows, columns))
