@@ -17,7 +17,9 @@ from duotone.precision.record import (
     CastRecord,
     OperationRecord,
     Record,
+    filled_of,
     flops_of,
+    leaves_of,
     maker_of,
     makers,
     shape_of,
@@ -178,6 +180,8 @@ def _operation(
             if v.size > 1 and not makers(graph, (v.index,))
         ),
         sizes=sizes_of(node),
+        leaves=leaves_of(graph, node.outputs),
+        filled=filled_of(graph, node),
     )
 
 
@@ -248,7 +252,10 @@ def join(record: Record, graph: Graph, insides: Mapping[int, Inside]) -> Joined:
             operations.append(dataclasses.replace(operation, index=number, reads=reads))
             continue
         outer = [(v, numbers.makers((v,))) for v in graph.nodes[operation.index].inputs]
-        operations += [_moved(o, inside, own, outer) for o in inside.program.record.operations]
+        left = leaves_of(graph, graph.nodes[operation.index].outputs)
+        operations += [
+            _moved(o, inside, own, outer, left) for o in inside.program.record.operations
+        ]
         casts += [
             dataclasses.replace(_renumbered(cast, own, own), runs=cast.runs * inside.runs)
             for cast in inside.program.record.casts
@@ -323,6 +330,7 @@ def _moved(
     inside: Inside,
     numbers: Mapping[int, tuple[int, ...]],
     outer: Sequence[tuple[int, tuple[int, ...]]],
+    left: tuple[str, ...],
 ) -> OperationRecord:
     """Returns an operation of a program inside, as an operation of the program around.
 
@@ -331,6 +339,7 @@ def _moved(
         inside: the program inside.
         numbers: the new numbers of its operations.
         outer: for each of its arguments, the value around and the operations that make it.
+        left: how the results of the program inside leave the program around.
     """
     runs, program = inside.runs, inside.program
     arguments = zip(program.entering, outer, strict=True)
@@ -352,6 +361,8 @@ def _moved(
         given=tuple(given),
         reads=tuple(dict.fromkeys((*entered, *_all(numbers, inner.reads)))),
         rewritten=True,
+        leaves=tuple(name for name in inner.leaves if name != "output")
+        + (left if "output" in inner.leaves else ()),
     )
 
 

@@ -60,6 +60,10 @@ class OperationRecord:
         sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
             convolution, groups, images, positions in a result, elements of a window, and features
             that each group reads and makes; empty for others, and if unknown.
+        leaves: how its results leave their body: ``"output"`` for a result of the program, and the
+            structural nodes that read them (``"loop.stack"``, ``"loop.carry"``, …).
+        filled: for a convolution of a dilated operand, its products if the operand is filled with
+            zeros, over those without; 1 for gradients and for other operations.
     """
 
     index: int
@@ -85,6 +89,8 @@ class OperationRecord:
     fixed: str = ""
     given: tuple[tuple[int, int], ...] = ()
     sizes: tuple[int, ...] = ()
+    leaves: tuple[str, ...] = ()
+    filled: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -327,6 +333,8 @@ def _operation(
         fixed=node.fixed,
         given=_given(graph, node, painting.compute[node.index]),
         sizes=sizes_of(node),
+        leaves=leaves_of(graph, node.outputs),
+        filled=filled_of(graph, node),
     )
 
 
@@ -336,9 +344,34 @@ def flops_of(node: Node) -> float:
     return node.flops / apart if isinstance(apart, float) else node.flops
 
 
+def filled_of(graph: Graph, node: Node) -> float:
+    """Returns the products of a convolution with zeros in a dilated operand, over the others.
+
+    A gradient has none: libraries have a form for that of a filter, and for that of an image, which
+    reads a reversed filter.
+    """
+    reversed_ = (Trait.REVERSES in graph.nodes[i].traits for i in makers(graph, node.inputs))
+    filled = node.attributes.get("filled", 1.0)
+    return filled if isinstance(filled, float) and not any(reversed_) else 1.0
+
+
 def sizes_of(node: Node) -> tuple[int, ...]:
     """Returns the sizes of a dot or convolution, in the form that records use."""
     return found if isinstance(found := node.attributes.get("sizes"), tuple) else ()
+
+
+def leaves_of(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
+    """Returns how some values leave their body, in the form that records use."""
+    made = set(values)
+    readers = {reader for value in made for reader, _ in graph.consumers[value]}
+    names = {node.op for node in map(graph.nodes.__getitem__, readers) if _is_structural(node)}
+    if any(value in made for value, _ in graph.outputs):
+        names.add("output")
+    return tuple(sorted(names))
+
+
+def _is_structural(node: Node) -> bool:
+    return Trait.STRUCTURAL in node.traits
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
