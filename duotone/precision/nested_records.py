@@ -13,10 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Graph, Node, Value
 from duotone.ops.traits import Trait
-from duotone.precision.record import (
-    CastRecord,
-    OperationRecord,
-    Record,
+from duotone.precision.node_facts import (
     filled_of,
     flops_of,
     leaves_of,
@@ -24,8 +21,8 @@ from duotone.precision.record import (
     makers,
     shape_of,
     sizes_of,
-    summarize,
 )
+from duotone.precision.record import CastRecord, OperationRecord, Record, summarize
 from duotone.precision.rules import Rule
 
 _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")
