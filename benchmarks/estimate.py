@@ -1,17 +1,20 @@
 # python -m benchmarks.estimate
 """How near is what ``duotone.compare`` estimates to the program that a compiler makes?
 
-For each model of the zoo, and for a perceptron whose optimizer is wrapped in one line, its whole
-training step in float32 and painted: the roofline time that is estimated without a compiler next to
-that of the program compiled for an H200, which ``benchmarks.painter`` has written down. Where the
-estimate may be far off, ``compare`` gives none, and so does this table. Nothing is compiled but the
-one-line step, for which the extra ``cuda`` is needed once; without it its last figures are taken.
+For each model of the zoo, for a perceptron whose optimizer is wrapped in one line, and for the
+small models of ``benchmarks/other``, the whole training step in float32 and painted: the roofline
+time that is estimated without a compiler next to that of the program compiled for an H200. Where
+the estimate may be far off, ``compare`` gives none, and so does this table.
+
+The compiled figures of the zoo are those of ``benchmarks.painter``. The others are compiled if the
+extra ``cuda`` is there; without it their last figures are taken. The model of fusion was made
+looking at the zoo; the small models say how far it holds elsewhere.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -20,6 +23,7 @@ import optax
 
 import duotone
 from benchmarks._common import RESULTS, Bar, Result, write
+from benchmarks.other import OTHERS
 from benchmarks.zoo import MODELS
 from duotone.errors import MissingExtraError
 
@@ -40,10 +44,9 @@ def step_of(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A model's training step, and the shapes of its arguments."""
     if name == ONE_LINE:
         return _one_line()
-    case = MODELS[name](None, "full")
-    key = jax.random.key(0)
-    state = jax.eval_shape(case.start, key)
-    return case.step, (state, jax.eval_shape(lambda k: case.batch(k, "ordinary"), key))
+    make = MODELS[name] if name in MODELS else OTHERS[name].make
+    case = make(None, "full")
+    return case.step, case.step_shapes()
 
 
 def _one_line() -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -74,7 +77,7 @@ def times(name: str, *, exact: bool) -> Times:
 
 def compiled(name: str, records: dict[str, Any], before: dict[str, Any]) -> Times:
     """The same of the compiled programs, as ``benchmarks.painter`` or the last run has them."""
-    if name == ONE_LINE:
+    if name not in MODELS:
         try:
             return times(name, exact=True)
         except MissingExtraError:
@@ -103,25 +106,27 @@ def line(name: str, found: Times, true: Times) -> str:
     )
 
 
+def _worst(figures: dict[str, Any], names: Iterable[str], of: str) -> Iterator[Bar]:
+    """Yields the bar of the most wrong time and speed-up of some models."""
+    for kind in ("float32", "duotone", "speed-up"):
+        rows = {name: figures[name][kind] for name in names if kind in figures[name]}
+        name = max(rows, key=lambda name: max(rows[name], 1 / rows[name]))
+        wrong = max(rows[name], 1 / rows[name])
+        yield Bar(f"{of}{kind}, {name}: wrong by", wrong, MOST, "times")
+
+
 def main() -> None:
     """Estimates each step, prints and writes the table."""
     records = json.loads((RESULTS / "painter.json").read_text())["figures"]["records"]
     before = json.loads((RESULTS / "estimate.json").read_text())["figures"]
     lines, figures = [_HEAD], {}
-    for name in (*MODELS, ONE_LINE):
+    for name in (*MODELS, ONE_LINE, *OTHERS):
         found, true = times(name, exact=False), compiled(name, records, before)
         lines.append(line(name, found, true))
         print(lines[-1], flush=True)
         figures[name] = {"estimated": found, "compiled": true, **ratios(found, true)}
         jax.clear_caches()
-    kinds = ("float32", "duotone", "speed-up")
-    bars = [
-        Bar(f"{what}, {name}: wrong by", max(row[what], 1 / row[what]), MOST, "times")
-        for name, row in figures.items()
-        for what in kinds
-        if what in row
-    ]
-    worst = [max((b for b in bars if b.name.startswith(w)), key=lambda b: b.value) for w in kinds]
+    worst = [*_worst(figures, (*MODELS, ONE_LINE), ""), *_worst(figures, OTHERS, "outside, ")]
     command = "python -m benchmarks.estimate"
     write(Result("estimate", QUESTION, command, worst, "\n".join(lines), figures))
 

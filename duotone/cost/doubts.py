@@ -1,9 +1,10 @@
 """Doubts about an estimate: what the model of fusion does not know well, if it takes much time.
 
-``benchmarks/estimate.py`` compares estimates with compiled programs. Loops keep values that this
-model stores; a compiler sorts and pads gathers, scatters, grouped convolutions and products of odd
-sizes; and it fuses element-by-element work into dots that wait for memory. For a program that
-spends its time so, an estimate may be half or twice the compiled figure, so none is given.
+``benchmarks/estimate.py`` compares estimates with compiled programs. Where short kernels run in a
+loop, the number of launches counts, which fusion decides. A compiler pads half products of odd
+sizes, sorts in several passes, has several forms of grouped convolutions, and fuses
+element-by-element work into dots that wait for memory. For a program that spends its time so, an
+estimate may be half or twice the compiled figure, so none is given.
 """
 
 from __future__ import annotations
@@ -24,12 +25,10 @@ _TILE = 8
 _EQUAL = 1.0 + 1e-6
 _DOTS = names_with(TRAITS, Trait.EINSUM)
 _GROUPED = names_with(TRAITS, Trait.CONVOLVES)
-_INDEXED = names_with(TRAITS, Trait.GATHERS, Trait.ADDS_INTO, Trait.SELECTS) - names_with(
-    TRAITS, Trait.EXTREMA
-)
+_SORTS = names_with(TRAITS, Trait.SELECTS) - names_with(TRAITS, Trait.EXTREMA)
 
 
-def _pads(operation: OperationRecord) -> bool:
+def _pads(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
     """Returns True for a batch of half products of sizes that fill no whole tiles."""
     if operation.operation not in _DOTS or len(operation.sizes) != 4 or operation.sizes[0] == 1:
         return False
@@ -47,15 +46,25 @@ def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
     )
 
 
+def _is_short(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
+    """Returns True for a kernel in a loop that is launched for longer than it works."""
+    return operation.runs > 1 and 0 < kernel.seconds < 2 * target.launch
+
+
+def _is_grouped(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
+    return operation.operation in _GROUPED and operation.sizes[:1] not in ((), (1,))
+
+
+def _sorts(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
+    return operation.operation in _SORTS
+
+
 _Doubt = Callable[[Kernel, OperationRecord, Target], bool]
 _DOUBTS: Mapping[str, tuple[float, _Doubt]] = {
-    "loops": (0.05, lambda kernel, o, target: o.runs > 1),
-    "gathers and scatters": (0.05, lambda kernel, o, target: o.operation in _INDEXED),
-    "convolutions in groups": (
-        0.05,
-        lambda kernel, o, target: o.operation in _GROUPED and o.sizes[:1] not in ((), (1,)),
-    ),
-    "half dots of odd sizes": (0.05, lambda kernel, o, target: _pads(o)),
+    "short kernels in loops": (0.5, _is_short),
+    "sorts": (0.05, _sorts),
+    "convolutions in groups": (0.1, _is_grouped),
+    "half dots of odd sizes": (0.05, _pads),
     "dots that wait for memory": (0.2, _waits),
 }
 """By reason: the share of the time from which on it counts, and which kernels it is about."""

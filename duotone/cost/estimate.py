@@ -69,7 +69,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
     for operation in record.operations:
         types, seconds = _dot(operation, target, half)
         if types:
-            flops[types] += operation.flops  # pyright: ignore[reportArgumentType]
+            flops[types] += _flops(operation, target)  # pyright: ignore[reportArgumentType]
             dots[types] += operation.runs
             least += seconds * operation.runs
     named = list(kernels_of(record, target))
@@ -97,7 +97,8 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
         compile_seconds=0.0,
         kernels=kernels,
     )
-    highest = sum(kernel.seconds * runs for kernel, runs in most)
+    # What loops stack and count takes kernels that belong to no operation.
+    highest = max(estimate.seconds, sum(kernel.seconds * runs for kernel, runs in most))
     return Bound(estimate, least, highest, doubt_about(named, target))
 
 
@@ -110,7 +111,8 @@ def kernels_of(
         record: the record of the program as painted for the target.
         target: whose bandwidth and peaks make the seconds.
     """
-    fusion, half = Fusion(record), record.summary.half_dtype
+    fusion = Fusion(record, fills=_fills(target))
+    half = record.summary.half_dtype
     for operation, moved in fusion.kernels():
         kernel = _kernel(operation, moved, target, half)
         if kernel.bytes or kernel.flops:
@@ -136,7 +138,7 @@ def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -
         name=operation.operation,
         op=operation.operation,
         bytes=moved,
-        flops=operation.flops / operation.runs if types else 0.0,
+        flops=_flops(operation, target) / operation.runs if types else 0.0,
         dtype=types,
         seconds=0.0 if free else kernel_seconds(target, moved, computing),
         runs=1,
@@ -162,7 +164,18 @@ def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, fl
         types += f" as {named}"
     if not target.bandwidth:
         return types, 0.0
-    return types, operation.flops / operation.runs * passes / peak_of(target, named)
+    seconds = _flops(operation, target) / peak_of(target, named)
+    return types, seconds * passes / operation.runs
+
+
+def _fills(target: Target) -> bool:
+    """Returns True if libraries of a device fill dilated operands of convolutions with zeros."""
+    return target.platform == "cuda"
+
+
+def _flops(operation: OperationRecord, target: Target) -> float:
+    """Returns the FLOPs of all runs, with the zeros that a device multiplies."""
+    return operation.flops * operation.filled if _fills(target) else operation.flops
 
 
 def _math(operation: OperationRecord) -> tuple[str, int]:

@@ -7,24 +7,34 @@ memory. These values are in memory::
     results of all other operations: dots, convolutions, reductions, gathers, scatters, sorts, …
     results of fusible operations:
         that an operation reads which fuses no producers (dots, …), in the precision it reads
-        that cross the boundary of a loop, or leave the program
+        that cross the boundary of a loop, or are results of the program
         whose recomputation in every reader would move more bytes than one stored copy
         that are transcendental and that several fusible operations read, unless an optimization
         recomputes them
 
 Each value in memory is made by one kernel, which reads the values in memory that it follows from. A
-cast is part of such a kernel too, unless a dot reads the cast of an argument or of a dot's result.
-Gathers run in their readers, and updates in the scatter that adds them. Kernels that read one value
-together merge (:mod:`duotone.cost.siblings`).
+cast is part of such a kernel too, unless a dot reads the cast of an argument, or of a dot's result
+that something else reads too.
+Gathers run in their readers, and updates in the scatter that adds them. One kernel computes a
+softmax (:mod:`duotone.cost.softmaxes`), and a dot what follows it (:mod:`duotone.cost.epilogues`).
+Kernels that read one value together merge (:mod:`duotone.cost.siblings`).
+
+More kernels run than operations say::
+
+    in each iteration of a loop, one counts, and one writes each result that the loop stacks
+    before a convolution of an image that it dilates, one writes the image with zeros
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 
-from duotone.cost.siblings import Planned, merged
+from duotone.cost.epilogues import with_epilogues
+from duotone.cost.siblings import Part, Planned, elements, merged
+from duotone.cost.softmaxes import with_softmaxes
 from duotone.ops.entries import Pointwise, names_with
 from duotone.ops.jax import ENTRIES, TRAITS
 from duotone.ops.traits import Trait
@@ -38,8 +48,8 @@ _FUSIBLE = RESHAPED | frozenset(
     "eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow iota is_finite le lgamma log log1p "
     "logistic lt max min mul name ne neg nextafter not or pad population_count pow random_bits "
     "random_unwrap random_wrap real rem rev round rsqrt select_n shift_left "
-    "shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt square stop_gradient sub "
-    "tan tanh threefry2x32 transpose xor".split()
+    "shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square "
+    "stop_gradient sub tan tanh threefry2x32 transpose xor".split()
 )
 _REDUCTIONS = frozenset(
     "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor "
@@ -53,9 +63,11 @@ _EXPENSIVE = frozenset(
 )
 """Operations that compilers for GPUs do not compute twice."""
 _EINSUMS = names_with(TRAITS, Trait.EINSUM)
+_COUNTER = 8
+"""Bytes that a loop's counter reads and writes."""
 _RECOMPUTED = frozenset({"recompute", "normalized_softmax"})
 """Optimizations that compute a result in each reader, or in those of the backward pass."""
-_PICKED = frozenset({"gather", "slice", "dynamic_slice"})
+_PICKED = frozenset({"gather", "slice", "dynamic_slice", "split"})
 """Operations that read as much as they write."""
 _IN_PLACE = names_with(TRAITS, Trait.UPDATES)
 _NUMBER = re.compile(r"\d+")
@@ -88,11 +100,6 @@ def is_view(operation: OperationRecord, half: str) -> bool:
     )
 
 
-def elements(shape: tuple[str, ...]) -> int:
-    """Returns the elements of a shape; a dimension that is not known counts once."""
-    return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
-
-
 def cast_bytes(cast: CastRecord) -> int:
     """Returns bytes that one cast reads and writes as a separate kernel."""
     return elements(cast.shape) * _WIDENED
@@ -107,14 +114,22 @@ def own_bytes(operation: OperationRecord, half: str) -> int:
         return min(moved, 2 * made)
     if name in _IN_PLACE:
         # Elements are read and written where they change; the operand is as large as the result.
-        return max(moved - 2 * made, 0) * 2
+        changed = max(moved - 2 * made, 0)
+        return changed + min(changed, made)
     return moved
 
 
 class Fusion:
     """The kernels of a program, by the model of this file."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, *, fills: bool = True) -> None:
+        """Finds the readers of each operation.
+
+        Args:
+            record: the record of the program.
+            fills: whether convolutions fill the image that they dilate with zeros.
+        """
+        self._fills = fills
         self._half = record.summary.half_dtype
         self._operations = {o.index: o for o in record.operations if o.runs}
         self._casts = record.casts
@@ -127,13 +142,19 @@ class Fusion:
 
     def kernels(self) -> Iterator[tuple[OperationRecord, int]]:
         """Yields the operation that names each kernel, and the bytes that one run of it moves."""
-        for kernel in merged(self._planned()):
+        planned = with_epilogues(with_softmaxes(self._planned()), self._readers)
+        for kernel in merged(planned):
             yield kernel.operation, kernel.moved
 
     def _planned(self) -> Iterator[Planned]:
         """Yields the kernels before siblings are merged, in program order."""
+        runs = 1
         for index, operation in self._operations.items():
+            if operation.runs not in (1, runs):
+                yield _moving(operation, "while", _COUNTER)
+            runs = operation.runs
             read, made = self._read(operation), self._made(operation)
+            yield from self._around(operation, made)
             if operation.operation in _REDUCTIONS:
                 size = self._size(operation)
                 yield Planned(operation, read, {index: made}, size, reduces=True)
@@ -146,7 +167,30 @@ class Fusion:
                 self._kept.add(index)
                 unread = not read and not self._readers.get(index)  # a number that nothing needs
                 if not unread and (not self._is_free(operation) or len(read) != 1):
-                    yield Planned(operation, read, {index: made}, elements(operation.shape))
+                    alone = "loop.stack" in operation.leaves
+                    size = 0 if alone else elements(operation.shape)
+                    yield Planned(operation, read, {index: made}, size)
+
+    def _around(self, operation: OperationRecord, made: int) -> Iterator[Planned]:
+        """Yields kernels next to an operation's own: one that stacks, one that fills with zeros."""
+        carried = "loop.carry" in operation.leaves
+        own = not self._is_fusible(operation) or operation.operation in _REDUCTIONS
+        if "loop.stack" in operation.leaves and (carried or own):
+            yield _moving(operation, "dynamic_update_slice", 2 * made)
+        if (filled := self._filled(operation)) > 1:
+            yield _moving(operation, "pad", int(filled * self._image(operation)))
+
+    def _filled(self, operation: OperationRecord) -> float:
+        """Returns the elements of the image that a convolution fills, over those without zeros."""
+        if not self._fills or operation.filled == 1 or not operation.flops:
+            return 1.0
+        return max(1.0, 2.0 * math.prod(operation.sizes) * operation.runs / operation.flops)
+
+    def _image(self, convolution: OperationRecord) -> int:
+        """Returns the bytes of the image that a convolution reads."""
+        maker = self._operations.get(next(iter(convolution.reads), -1))
+        given = [size for _, size in convolution.given]
+        return self._made(maker) if maker else max(given, default=0)
 
     def _is_fusible(self, operation: OperationRecord) -> bool:
         """Returns True if readers can compute an operation: also one number placed by a select."""
@@ -162,6 +206,7 @@ class Fusion:
     def _other(self, operation: OperationRecord, read: Mapping[Hashable, int]) -> int:
         """Returns the bytes that an operation moves which is not fused into its readers."""
         changed = own_bytes(operation, self._half)
+        changed += int((self._filled(operation) - 1) * self._image(operation))
         if operation.operation not in _IN_PLACE:
             return changed
         # The updates may be computed in the kernel; the operand is as large as the result.
@@ -219,16 +264,23 @@ class Fusion:
             if inside and maker.index < operation.index and maker.runs == operation.runs:
                 found.update(self._follows[index])
             else:
-                found[index] = self._made(maker)
+                # A loop may read a slice of it in each iteration.
+                most = math.inf if maker.runs == operation.runs else operation.bytes
+                found[index] = int(min(self._made(maker), most // operation.runs))
         found |= {("given", number): size for number, size in operation.given}
         if operation.operation in _PICKED:
             made = self._made(operation)
-            return {index: min(size, made) for index, size in found.items()}
+            return {
+                value if isinstance(value, Part) else Part(value, operation.index): min(size, made)
+                for value, size in found.items()
+            }
         return found
 
     def _in_memory(self, operation: OperationRecord, read: int, made: int) -> bool:
         readers = self._readers.get(operation.index, [])
-        if not readers or any(
+        if operation.leaves or not readers:
+            return True
+        if any(
             not self._takes(reader, operation)
             or reader.index <= operation.index
             or reader.runs != operation.runs
@@ -242,3 +294,8 @@ class Fusion:
             return True
         recomputed = len(readers) * read
         return recomputed > read + made + len(readers) * made
+
+
+def _moving(operation: OperationRecord, name: str, moved: int) -> Planned:
+    """Returns a kernel that only moves bytes, next to the one of an operation."""
+    return Planned(dataclasses.replace(operation, operation=name), {}, {}, other=moved)

@@ -9,7 +9,7 @@ write all of them in one kernel that reads it once::
         unless it needs a sum that the earlier one makes, or a kernel that needs the earlier one
 
 Kernels of fusible operations merge, and so do reductions to one shape. Dots, gathers, scatters and
-the like do not.
+the like do not. Kernels that read parts of a value (:class:`Part`) read different ones.
 
 References:
     XLA, ``xla/service/gpu/transforms/multi_output_fusion.cc``, siblings.
@@ -18,12 +18,26 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterable, Sequence
 
 from duotone.precision.record import OperationRecord
 
 SMALL = 1 << 20
 """Bytes of a value below which reading it twice costs no more than the launch of a kernel."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a value in memory.
+
+    Attributes:
+        value: the value.
+        reader: the operation that picks the part.
+    """
+
+    value: Hashable
+    reader: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,6 +72,11 @@ class Planned:
         self.made |= other.made
 
 
+def elements(shape: tuple[str, ...]) -> int:
+    """Returns the elements of a shape; a dimension that is not known counts once."""
+    return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
+
+
 def merged(kernels: Iterable[Planned]) -> list[Planned]:
     """Returns the kernels after each is merged into an earlier one where compilers would do so.
 
@@ -70,7 +89,8 @@ def merged(kernels: Iterable[Planned]) -> list[Planned]:
     readers: dict[Hashable, list[int]] = {}
     for kernel in kernels:
         before = 0
-        for value in kernel.read:
+        for read in kernel.read:
+            value = read.value if isinstance(read, Part) else read
             if value in maker:
                 before |= needs[maker[value]] | 1 << maker[value]
         fitting = (p for p in _near(kernel, readers) if _fits(kernel, found[p]))
@@ -94,7 +114,7 @@ def _near(kernel: Planned, readers: dict[Hashable, list[int]]) -> list[int]:
     """Returns the kernels that read a large value that a kernel reads too, last first."""
     if not kernel.size or not kernel.read:
         return []
-    least = min(SMALL, max(kernel.read.values()))
+    least = SMALL if max(kernel.read.values()) >= SMALL else 0
     large = [value for value, size in kernel.read.items() if size >= least]
     return sorted({reader for value in large for reader in readers.get(value, ())}, reverse=True)
 

@@ -215,6 +215,8 @@ class Node:
     ``tiles``               1 for a convolution whose windows tile the image, which is a dot
     ``apart``               for a convolution of a dilated operand: one in so many products has an
                             element, and the others a zero
+    ``filled``              for a convolution of a dilated operand: its products if the operand is
+                            filled with zeros, over those without; absent for a filter's gradient
     ``slides``              the groups of a convolution for which a CPU's library has a half
                             kernel, since its windows slide over the image as it is
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of

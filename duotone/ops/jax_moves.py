@@ -36,7 +36,7 @@ CLEAR = (
     *rows(Kind.CLEAR, "transpose", "moves keeps commutes transposes", _MOVES, _MOVES_SOURCE),
     *rows(
         Kind.CLEAR,
-        "rev+keeps slice+keeps split unstack sharding_constraint reshard pvary+varies "
+        "rev+keeps+reverses slice+keeps split unstack sharding_constraint reshard pvary+varies "
         "optimization_barrier device_put",
         "moves commutes",
         _MOVES,

@@ -74,6 +74,7 @@ class Trait(enum.StrEnum):
         "reshape",
         "transpose moves elements",
     )
+    REVERSES = ("reverses", "reverses elements along axes", "rev", "transpose exchanges axes")
     TRANSPOSES = ("transposes", "moves axes", "transpose", "reshape keeps the order of elements")
     INDEXES = (
         "indexes",

@@ -13,17 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Graph, Node, Value
 from duotone.ops.traits import Trait
-from duotone.precision.record import (
-    CastRecord,
-    OperationRecord,
-    Record,
+from duotone.precision.node_facts import (
+    filled_of,
     flops_of,
+    leaves_of,
     maker_of,
     makers,
     shape_of,
     sizes_of,
-    summarize,
 )
+from duotone.precision.record import CastRecord, OperationRecord, Record, summarize
 from duotone.precision.rules import Rule
 
 _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")
@@ -178,6 +177,8 @@ def _operation(
             if v.size > 1 and not makers(graph, (v.index,))
         ),
         sizes=sizes_of(node),
+        leaves=leaves_of(graph, node.outputs),
+        filled=filled_of(graph, node),
     )
 
 
@@ -248,7 +249,10 @@ def join(record: Record, graph: Graph, insides: Mapping[int, Inside]) -> Joined:
             operations.append(dataclasses.replace(operation, index=number, reads=reads))
             continue
         outer = [(v, numbers.makers((v,))) for v in graph.nodes[operation.index].inputs]
-        operations += [_moved(o, inside, own, outer) for o in inside.program.record.operations]
+        left = leaves_of(graph, graph.nodes[operation.index].outputs)
+        operations += [
+            _moved(o, inside, own, outer, left) for o in inside.program.record.operations
+        ]
         casts += [
             dataclasses.replace(_renumbered(cast, own, own), runs=cast.runs * inside.runs)
             for cast in inside.program.record.casts
@@ -323,6 +327,7 @@ def _moved(
     inside: Inside,
     numbers: Mapping[int, tuple[int, ...]],
     outer: Sequence[tuple[int, tuple[int, ...]]],
+    left: tuple[str, ...],
 ) -> OperationRecord:
     """Returns an operation of a program inside, as an operation of the program around.
 
@@ -331,6 +336,7 @@ def _moved(
         inside: the program inside.
         numbers: the new numbers of its operations.
         outer: for each of its arguments, the value around and the operations that make it.
+        left: how the results of the program inside leave the program around.
     """
     runs, program = inside.runs, inside.program
     arguments = zip(program.entering, outer, strict=True)
@@ -352,6 +358,8 @@ def _moved(
         given=tuple(given),
         reads=tuple(dict.fromkeys((*entered, *_all(numbers, inner.reads)))),
         rewritten=True,
+        leaves=tuple(name for name in inner.leaves if name != "output")
+        + (left if "output" in inner.leaves else ()),
     )
 
 

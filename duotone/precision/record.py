@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Self
 
 from duotone.errors import ArgumentError
@@ -20,6 +19,15 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
+from duotone.precision.node_facts import (
+    filled_of,
+    flops_of,
+    leaves_of,
+    maker_of,
+    makers,
+    shape_of,
+    sizes_of,
+)
 from duotone.precision.optimize.optimizations import Optimizations, reasons_by_operation
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
@@ -60,6 +68,10 @@ class OperationRecord:
         sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
             convolution, groups, images, positions in a result, elements of a window, and features
             that each group reads and makes; empty for others, and if unknown.
+        leaves: how its results leave their body: ``"output"`` for a result of the program, and the
+            structural nodes that read them (``"loop.stack"``, ``"loop.carry"``, …).
+        filled: for a convolution of a dilated operand, its products if the operand is filled with
+            zeros, over those without; 1 for gradients and for other operations.
     """
 
     index: int
@@ -85,6 +97,8 @@ class OperationRecord:
     fixed: str = ""
     given: tuple[tuple[int, int], ...] = ()
     sizes: tuple[int, ...] = ()
+    leaves: tuple[str, ...] = ()
+    filled: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,37 +274,6 @@ def make_record(
     return Record(operations, casts, summarize(operations, casts, half.name))
 
 
-def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
-    """Returns the dimensions of a value, in the form that records use."""
-    return tuple(str(dimension) for dimension in graph.values[value].shape)
-
-
-def maker_of(graph: Graph, value: int) -> str:
-    """Returns the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
-    producer = graph.values[value].producer
-    if producer >= 0:
-        return graph.nodes[producer].op
-    return "input" if value in graph.inputs else "constant"
-
-
-def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
-    """Returns the operations that make some values; structural nodes are passed over."""
-    found: dict[int, None] = {}
-    seen: set[int] = set()
-    waiting = list(values)[::-1]
-    while waiting:
-        producer = graph.values[waiting.pop()].producer
-        if producer < 0 or producer in seen:
-            continue
-        seen.add(producer)
-        node = graph.nodes[producer]
-        if Trait.STRUCTURAL in node.traits:
-            waiting.extend(reversed(node.inputs))
-        else:
-            found[producer] = None
-    return tuple(found)
-
-
 def _operation(
     graph: Graph,
     node: Node,
@@ -327,18 +310,9 @@ def _operation(
         fixed=node.fixed,
         given=_given(graph, node, painting.compute[node.index]),
         sizes=sizes_of(node),
+        leaves=leaves_of(graph, node.outputs),
+        filled=filled_of(graph, node),
     )
-
-
-def flops_of(node: Node) -> float:
-    """Returns the FLOPs of one execution, without products with the zeros of a dilated operand."""
-    apart = node.attributes.get("apart", 1.0)
-    return node.flops / apart if isinstance(apart, float) else node.flops
-
-
-def sizes_of(node: Node) -> tuple[int, ...]:
-    """Returns the sizes of a dot or convolution, in the form that records use."""
-    return found if isinstance(found := node.attributes.get("sizes"), tuple) else ()
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:

@@ -107,6 +107,14 @@ def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
     return (*left, *right, *batch[0], *kept, *(label for label in right if label >= len(left)))
 
 
+def _holes(window: Sequence[Any], dilation: Sequence[int]) -> float:
+    """Returns the elements of a dilated window, with the zeros between them, over those without."""
+    sides = [(side, apart) for side, apart in zip(window, dilation, strict=True) if apart > 1]
+    if not all(isinstance(side, int) and side > 0 for side, _ in sides):
+        return 1.0
+    return math.prod(((side - 1) * apart + 1) / side for side, apart in sides)
+
+
 def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     """Returns the attributes of a convolution; it sums one product per filter element."""
     shape = list(eqn.invars[1].aval.shape)
@@ -121,6 +129,11 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     found = {**_terms(shape), **sizes}
     if (apart := math.prod(eqn.params["lhs_dilation"])) > 1:
         found["apart"] = float(apart)
+    # The gradient of a filter exchanges images and channels, and libraries have a form for it.
+    images, channels = numbers.lhs_spec[:2]
+    if images < channels:
+        filled = apart * _holes(window, eqn.params["rhs_dilation"])
+        found |= {"filled": float(filled)} if filled > 1 else {}
     arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
     if not _sharded(eqn) and tiling(eqn.params, *arrays) is not None:
         found["tiles"] = 1.0
