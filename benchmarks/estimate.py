@@ -2,9 +2,9 @@
 """How near is what ``duotone.compare`` estimates to the program that a compiler makes?
 
 For each model of the zoo, for a perceptron whose optimizer is wrapped in one line, and for the
-small models of ``benchmarks/other``, the whole training step in float32 and painted: the roofline
-time that is estimated without a compiler next to that of the program compiled for an H200. Where
-the estimate may be far off, ``compare`` gives none, and so does this table.
+zoo's small models, the whole training step in float32 and painted: the roofline time that is
+estimated without a compiler next to that of the program compiled for an H200. Where the estimate
+may be far off, ``compare`` gives none, and so does this table.
 
 The compiled figures of the zoo are those of ``benchmarks.painter``. The others are compiled if the
 extra ``cuda`` is there; without it their last figures are taken. The model of fusion was made
@@ -23,8 +23,7 @@ import optax
 
 import duotone
 from benchmarks._common import RESULTS, Bar, Result, write
-from benchmarks.other import OTHERS
-from benchmarks.zoo import MODELS
+from benchmarks.zoo import MODELS, ZOO, names_of
 from duotone.errors import MissingExtraError
 
 QUESTION = "How near is the estimate of duotone.compare to the compiled program?"
@@ -44,8 +43,7 @@ def step_of(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A model's training step, and the shapes of its arguments."""
     if name == ONE_LINE:
         return _one_line()
-    make = MODELS[name] if name in MODELS else OTHERS[name].make
-    case = make(None, "full")
+    case = ZOO[name].make(None, "full")
     return case.step, case.step_shapes()
 
 
@@ -120,13 +118,16 @@ def main() -> None:
     records = json.loads((RESULTS / "painter.json").read_text())["figures"]["records"]
     before = json.loads((RESULTS / "estimate.json").read_text())["figures"]
     lines, figures = [_HEAD], {}
-    for name in (*MODELS, ONE_LINE, *OTHERS):
+    for name in (*MODELS, ONE_LINE, *names_of("small")):
         found, true = times(name, exact=False), compiled(name, records, before)
         lines.append(line(name, found, true))
         print(lines[-1], flush=True)
         figures[name] = {"estimated": found, "compiled": true, **ratios(found, true)}
         jax.clear_caches()
-    worst = [*_worst(figures, (*MODELS, ONE_LINE), ""), *_worst(figures, OTHERS, "outside, ")]
+    worst = [
+        *_worst(figures, (*MODELS, ONE_LINE), ""),
+        *_worst(figures, names_of("small"), "small, "),
+    ]
     command = "python -m benchmarks.estimate"
     write(Result("estimate", QUESTION, command, worst, "\n".join(lines), figures))
 
