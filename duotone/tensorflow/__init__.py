@@ -6,8 +6,8 @@ package for the protobuf messages, and neither TensorFlow nor JAX. :func:`compar
 TensorFlow and tells where they first differ.
 
 :func:`duotone.enable_mixed_precision_graph_rewrite` rewrites the graphs of a running TensorFlow.
-:func:`explain_last` shows what it did, and :func:`disable_mixed_precision_graph_rewrite` switches
-it off.
+:func:`explain_last` shows why each operation is half, :func:`compare_last` what the rewrite
+changes, and :func:`disable_mixed_precision_graph_rewrite` switches it off.
 
 The stages are in ``duotone/tensorflow/pipeline.py``.
 """
@@ -15,6 +15,7 @@ The stages are in ``duotone/tensorflow/pipeline.py``.
 from duotone.tensorflow.calibrate import calibrate
 from duotone.tensorflow.compare import compare
 from duotone.tensorflow.devices import Device
+from duotone.tensorflow.live.compared import LiveComparison, compare_last
 from duotone.tensorflow.live.explained import (
     LiveExplanation,
     disable_mixed_precision_graph_rewrite,
@@ -38,10 +39,12 @@ __all__ = [
     "FileResult",
     "FunctionResult",
     "GraphResult",
+    "LiveComparison",
     "LiveExplanation",
     "RewriteResult",
     "calibrate",
     "compare",
+    "compare_last",
     "disable_mixed_precision_graph_rewrite",
     "explain_last",
     "rewrite",

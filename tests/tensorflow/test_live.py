@@ -260,6 +260,57 @@ def test_what_was_rewritten_is_explained():
     """)
 
 
+def test_the_largest_graph_is_compared_with_its_original():
+    """Catches: figures of a graph that TensorFlow's remapper fused before the rewrite."""
+    run("""
+    from duotone.errors import ArgumentError
+
+    def refused(words):
+        try:
+            duotone.tensorflow.compare_last()
+        except ArgumentError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError
+
+    refused("no graph was rewritten")
+    on()
+    bias = tf.constant(np.ones(256, "f"))
+    tf.function(lambda x: tf.nn.relu(tf.nn.bias_add(x @ W, bias)) @ W)(X)
+    tf.function(lambda x: x @ W)(X)
+    found = duotone.tensorflow.compare_last()
+    big = max(switch.rewritten_graphs(), key=lambda graph: graph.nodes)
+    assert len(switch.rewritten_graphs()) == found.graphs == 2
+    before, after = found.before, found.after
+    assert (before.half, before.casts, before.cast_bytes) == (0, 0, 0)
+    assert (after.half, after.casts) == (big.half, len(big.result.casts))
+    assert after.cast_bytes == big.result.cast_bytes
+    assert after.nodes == before.nodes + after.casts
+    assert before.products == after.products == after.half_products == 2
+    assert before.flops == after.half_flops == 2 * 2 * 256 ** 3
+    value = 4 * 256 * 256
+    assert found.changes["MatMul"] == (6 * value, 3 * value)
+    shown = str(found)
+    assert "the largest of 2 graphs in bfloat16" in shown and "2 of 2" in shown
+    assert '"half_products": 2' in found.to_json()
+    graphs.LARGEST_TEXT = switch.LARGEST_TEXT = 10
+    on()
+    tf.function(net)(X)
+    refused("are not kept")
+    """)
+
+
+def test_a_compiled_function_is_compared_without_its_call():
+    run("""
+    on()
+    tf.function(net, jit_compile=True)(X)
+    found, (graph,) = duotone.tensorflow.compare_last(), switch.rewritten_graphs()
+    assert found.before.nodes == graph.nodes
+    assert found.after.nodes == graph.nodes + len(graph.result.casts)
+    assert found.after.half == graph.half > 0
+    """)
+
+
 def test_patterns_that_match_nothing_are_named_where_graphs_are_explained():
     run("""
     on(keep_full=("*nowhere*", "*matmul_1*"))

@@ -20,6 +20,8 @@ _DONE = "_duotone_done"
 """The attribute of casts that were added here: Grappler calls a plug-in twice for a graph. Casts
 without it come from a file that was rewritten before, and the rest of the graph may be float32."""
 _FAILED = "duotone/failed"
+LARGEST_TEXT = 2**28
+"""The size in bytes up to which a graph and its rewritten form are kept for comparisons."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +61,24 @@ class LiveGraph:
         """The number of nodes with a half type."""
         precisions = self.result.painting.values()
         return sum(any(p != "f32" for p in types.values()) for types in precisions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """A graph before and after its rewrite.
+
+    Attributes:
+        nodes: the number of its nodes before.
+        dtype: the half type.
+        texts: both graphs, serialized; empty if they are larger than :data:`LARGEST_TEXT`.
+        function: the function of their libraries that XLA compiles; empty for the graphs
+            themselves.
+    """
+
+    nodes: int
+    dtype: str
+    texts: tuple[bytes, ...] = dataclasses.field(repr=False)
+    function: str = ""
 
 
 def rewrite_live(

@@ -17,6 +17,8 @@ from duotone.errors import TensorFlowError, plural
 from duotone.measuring.libraries import library
 from duotone.tensorflow.live import jit, options, plugin
 from duotone.tensorflow.live.graphs import (
+    LARGEST_TEXT,
+    KeptGraph,
     LiveGraph,
     LiveSettings,
     failing,
@@ -40,6 +42,7 @@ class _State:
         self.lock = threading.Lock()
         self.settings: LiveSettings | None = None
         self.graphs: deque[LiveGraph] = deque(maxlen=_REMEMBERED)
+        self.largest: KeptGraph | None = None
         self.seen = threading.Event()
         self.line = ""
         self.numbers = itertools.count(1)
@@ -64,6 +67,7 @@ def enable(settings: LiveSettings) -> None:
         first = _state.settings is None
         _state.settings = settings
         _state.graphs.clear()
+        _state.largest = None
         _state.line = ""
     if first:
         try:
@@ -118,6 +122,11 @@ def rewritten_graphs() -> tuple[LiveGraph, ...]:
     return tuple(_state.graphs)
 
 
+def largest_graph() -> KeptGraph | None:
+    """Returns the graph with the most nodes that was rewritten; the latest of several."""
+    return _state.largest
+
+
 def _renew(tf: Any) -> None:
     """Makes TensorFlow optimize its functions again.
 
@@ -164,7 +173,7 @@ def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
     if found is None:
         return None
     made, done = found
-    _remember(done, settings)
+    _remember(done, settings, (data, made))
     return made
 
 
@@ -173,15 +182,23 @@ def _rewritten_trace(graph: GraphDef, name: str) -> LiveGraph | None:
     settings = _state.settings
     if settings is None:
         return None
+    before = graph.SerializeToString()
     done = rewrite_traced(graph, name, settings)
-    _remember(done, settings)
+    _remember(done, settings, (before, graph.SerializeToString()), name)
     return done
 
 
-def _remember(done: LiveGraph, settings: LiveSettings) -> None:
-    if done.half:
+def _remember(
+    done: LiveGraph, settings: LiveSettings, texts: tuple[bytes, bytes], function: str = ""
+) -> None:
+    if not done.half:
+        return
+    kept = texts if max(map(len, texts)) <= LARGEST_TEXT else ()
+    with _state.lock:
         _state.graphs.append(done)
-        _say(done, settings)
+        if _state.largest is None or done.nodes >= _state.largest.nodes:
+            _state.largest = KeptGraph(done.nodes, settings.dtype, kept, function)
+    _say(done, settings)
 
 
 def _report(error: BaseException) -> None:
