@@ -260,6 +260,29 @@ def test_what_was_rewritten_is_explained():
     """)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_half_nodes_that_are_not_safe_are_named(jit, tmp_path):
+    """A filter bank of a power spectrum, of which a logarithm is taken."""
+    out = run(f"""
+    def features(x):
+        return tf.math.log(tf.square(x @ W) @ tf.abs(W) + 1e-6)
+
+    def unsafe(**given):
+        on(**given)
+        tf.function(features, jit_compile={jit})(X)
+        return duotone.tensorflow.explain_last()
+
+    found = unsafe(painter="tensorflow", log_path={str(tmp_path)!r})
+    assert found.unsafe and all("matmul" in name.lower() for name in found.unsafe), found.unsafe
+    assert "logarithm" in next(iter(found.unsafe.values()))
+    assert "duotone's safety rules, such as" in str(found)
+    found = unsafe()
+    assert not found.unsafe and "safety rules" not in str(found)
+    """)
+    assert "makes half against a safety rule" in out
+    assert len(list(tmp_path.glob("graphdef_AutoMixedPrecision_*.pb"))) == 1
+
+
 def test_the_largest_graph_is_compared_with_its_original():
     """Catches: figures of a graph that TensorFlow's remapper fused before the rewrite."""
     run("""

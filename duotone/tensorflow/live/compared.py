@@ -121,4 +121,4 @@ def compare_last() -> LiveComparison:
     graphs = tuple(map(new_graph.FromString, largest.texts))
     unfuse(graphs[0])  # as the rewrite did; TensorFlow fuses the nodes of both again
     before, after = (figures_of(graph, largest.function) for graph in graphs)
-    return LiveComparison(largest.dtype, before, after, len(switch.rewritten_graphs()))
+    return LiveComparison(largest.settings.dtype, before, after, len(switch.rewritten_graphs()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from duotone.policy.policy import Policy
 from duotone.tensorflow.calls import function_names, keep_calls, release
@@ -41,6 +41,11 @@ class LiveSettings:
     device: Device = DEFAULT_DEVICE
     any_device: bool = False
 
+    @property
+    def painter(self) -> str:
+        """The painter of the policy and the environment."""
+        return self.policy.merged_with_environment().painter
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LiveGraph:
@@ -69,14 +74,16 @@ class KeptGraph:
 
     Attributes:
         nodes: the number of its nodes before.
-        dtype: the half type.
+        settings: how it was rewritten.
+        preserved: names of nodes that keep their types.
         texts: both graphs, serialized; empty if they are larger than :data:`LARGEST_TEXT`.
         function: the function of their libraries that XLA compiles; empty for the graphs
             themselves.
     """
 
     nodes: int
-    dtype: str
+    settings: LiveSettings
+    preserved: tuple[str, ...] = dataclasses.field(repr=False)
     texts: tuple[bytes, ...] = dataclasses.field(repr=False)
     function: str = ""
 
@@ -100,6 +107,28 @@ def rewrite_live(
     if _is_rewritten(graph) or _is_of_dataset(graph, preserved):
         return None
     count = len(graph.node)
+    result = _rewrite(graph, preserved, settings)
+    done = LiveGraph(count, result, time.perf_counter() - start)
+    return graph.SerializeToString(), done
+
+
+def find_unsafe(kept: KeptGraph) -> Mapping[str, str]:
+    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons.
+
+    Args:
+        kept: a graph that Grappler passed. It is rewritten again, since the first call of a step is
+            not to wait for this.
+    """
+    if kept.function or not kept.texts or kept.settings.painter == "duotone":
+        return {}
+    graph = new_graph.FromString(kept.texts[0])
+    return _rewrite(graph, kept.preserved, kept.settings, checked=True).unsafe
+
+
+def _rewrite(
+    graph: GraphDef, preserved: Collection[str], settings: LiveSettings, *, checked: bool = False
+) -> BodyResult:
+    """Rewrites a graph in place."""
     unfuse(graph)
     names = {node.name for node in graph.node}
     kept = {name for name in preserved if name in names}
@@ -111,11 +140,11 @@ def rewrite_live(
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
+        checked=checked,
     )
     _mark(graph, result)
     _place(graph, placed)
-    done = LiveGraph(count, result, time.perf_counter() - start)
-    return graph.SerializeToString(), done
+    return result
 
 
 def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:

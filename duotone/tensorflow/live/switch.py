@@ -6,6 +6,7 @@ Sessions. A plain ``tf.function`` becomes half too while the rewrite is on.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import threading
@@ -173,7 +174,7 @@ def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
     if found is None:
         return None
     made, done = found
-    _remember(done, settings, (data, made))
+    _remember(done, KeptGraph(done.nodes, settings, tuple(preserved), (data, made)))
     return made
 
 
@@ -184,21 +185,21 @@ def _rewritten_trace(graph: GraphDef, name: str) -> LiveGraph | None:
         return None
     before = graph.SerializeToString()
     done = rewrite_traced(graph, name, settings)
-    _remember(done, settings, (before, graph.SerializeToString()), name)
+    texts = before, graph.SerializeToString()
+    _remember(done, KeptGraph(done.nodes, settings, (), texts, name))
     return done
 
 
-def _remember(
-    done: LiveGraph, settings: LiveSettings, texts: tuple[bytes, bytes], function: str = ""
-) -> None:
+def _remember(done: LiveGraph, graph: KeptGraph) -> None:
     if not done.half:
         return
-    kept = texts if max(map(len, texts)) <= LARGEST_TEXT else ()
+    if max(map(len, graph.texts)) > LARGEST_TEXT:
+        graph = dataclasses.replace(graph, texts=())
     with _state.lock:
         _state.graphs.append(done)
         if _state.largest is None or done.nodes >= _state.largest.nodes:
-            _state.largest = KeptGraph(done.nodes, settings.dtype, kept, function)
-    _say(done, settings)
+            _state.largest = graph
+    _say(done, graph.settings)
 
 
 def _report(error: BaseException) -> None:
@@ -210,12 +211,19 @@ def _say(done: LiveGraph, settings: LiveSettings) -> None:
     line = (
         f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {settings.dtype}, "
         f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. "
-        "duotone.tensorflow.explain_last() shows all graphs."
+        f"duotone.tensorflow.explain_last() shows all graphs{_unsafe_words(settings)}."
     )
     with _state.lock:
         said, _state.line = bool(_state.line), _state.line or line
     if not said:
         logger.info("%s", line)
+
+
+def _unsafe_words(settings: LiveSettings) -> str:
+    """Says where to look for what another painter than duotone's makes half against its rules."""
+    if settings.painter == "duotone":
+        return ""
+    return f", and which nodes the painter {settings.painter!r} makes half against a safety rule"
 
 
 def first_line() -> str:
