@@ -7,7 +7,8 @@ TensorFlow and tells where they first differ.
 
 :func:`duotone.enable_mixed_precision_graph_rewrite` rewrites the graphs of a running TensorFlow.
 :func:`explain_last` shows why each operation is half, :func:`compare_last` what the rewrite
-changes, and :func:`disable_mixed_precision_graph_rewrite` switches it off.
+changes, and :func:`compare_step` where a step first differs from float32.
+:func:`disable_mixed_precision_graph_rewrite` switches it off.
 
 The stages are in ``duotone/tensorflow/pipeline.py``.
 """
@@ -21,6 +22,7 @@ from duotone.tensorflow.live.explained import (
     disable_mixed_precision_graph_rewrite,
     explain_last,
 )
+from duotone.tensorflow.live.step import compare_step
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
@@ -45,6 +47,7 @@ __all__ = [
     "calibrate",
     "compare",
     "compare_last",
+    "compare_step",
     "disable_mixed_precision_graph_rewrite",
     "explain_last",
     "rewrite",

@@ -14,7 +14,7 @@ from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
 from duotone.tensorflow.protos import BOOL, STRING, GraphDef, new_graph
-from duotone.tensorflow.rewrite_record import BodyResult
+from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
 
 _DONE = "_duotone_done"
 """The attribute of casts that were added here: Grappler calls a plug-in twice for a graph. Casts
@@ -160,20 +160,35 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
     """
     start = time.perf_counter()
     fetched = [node.name for node in graph.node if node.op not in PLACEHOLDERS]
-    names, marks = function_names(graph), keep_calls(graph)  # its control flow is not lowered
+    done = rewrite_unlowered(graph, fetched, settings, compiled=True)
+    graph.CopyFrom(done.graph_def)
+    result = done.functions[name]
+    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
+    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+
+
+def rewrite_unlowered(
+    graph: GraphDef, fetched: Sequence[str], settings: LiveSettings, *, compiled: bool
+) -> RewriteResult:
+    """Rewrites a graph as Python traced it, with its functions and without lowering control flow.
+
+    Args:
+        graph: nodes that must keep their types are marked in it.
+        fetched: names of nodes that keep their types.
+        settings: how to rewrite.
+        compiled: whether XLA compiles it.
+    """
+    names, marks = function_names(graph), keep_calls(graph)
     done = rewrite(
         graph,
         fetch=fetched,
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
-        compiled=True,
+        compiled=compiled,
     )
     release(done.graph_def, marks, names)
-    graph.CopyFrom(done.graph_def)
-    result = done.functions[name]
-    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
-    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+    return done
 
 
 def _is_rewritten(graph: GraphDef) -> bool:

@@ -6,12 +6,13 @@ Sessions. A plain ``tf.function`` becomes half too while the rewrite is on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from duotone.errors import TensorFlowError, plural
@@ -106,6 +107,22 @@ def disable() -> None:
         was_on, _state.settings = _state.settings is not None, None
     if was_on:
         _renew(library("tensorflow", _WHAT, "tensorflow"))
+
+
+@contextlib.contextmanager
+def plain(tf: Any) -> Iterator[None]:
+    """Yields a context in which TensorFlow runs graphs as they are: no optimizer changes them."""
+    with _state.lock:
+        settings, _state.settings = _state.settings, None
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        with _state.lock:
+            _state.settings = settings
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+        _renew(tf)
 
 
 def is_enabled() -> bool:
