@@ -214,6 +214,30 @@ def test_a_plug_in_that_is_not_called_is_an_error():
     assert "does not call duotone's plug-in" in out
 
 
+@pytest.mark.parametrize("device_type", ["CPU", "GPU"])
+def test_another_plug_in_for_a_device_type_is_an_error(device_type):
+    """Catches: a second registration, with which TensorFlow ends the process."""
+    run(f"""
+    from duotone.errors import TensorFlowError
+    from duotone.tensorflow.live import c_api
+
+    api = c_api.Api(tf)
+    other = plugin._optimize(api, lambda data, preserved: None, print)
+    plugin._register(api, b"{device_type}", other)
+    others = [*plugin._alive]  # it is not duotone's
+    plugin._alive.clear()
+    for _ in range(2):
+        try:
+            on()
+        except TensorFlowError as error:
+            assert "another plug-in is registered for CPU or GPU" in str(error), error
+        else:
+            raise AssertionError
+        assert not switch.is_enabled()
+    tf.function(net)(X)
+    """)
+
+
 def test_another_version_of_the_api_is_an_error():
     out = run(
         """
