@@ -107,9 +107,7 @@ def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseExceptio
     return c_api.Optimize(optimize)
 
 
-def _register(
-    api: c_api.Api, device_type: bytes, optimize: Any, *, compiles: bool = True
-) -> None:
+def _register(api: c_api.Api, device_type: bytes, optimize: Any, *, compiles: bool = True) -> None:
     problems: list[TensorFlowError] = []
 
     def initialize(registration: Any, status: int) -> None:
