@@ -22,7 +22,7 @@ from duotone.errors import ArgumentError, kind_of
 from duotone.measuring.differences import Difference, constant_results, difference
 from duotone.measuring.libraries import library
 from duotone.tensorflow.live import switch
-from duotone.tensorflow.live.graphs import rewrite_unlowered
+from duotone.tensorflow.live.graphs import LiveSettings, rewrite_unlowered
 from duotone.tensorflow.live.jit import MUST_COMPILE, add_functions
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.running import Loaded, without_arrays
@@ -34,7 +34,8 @@ _SEED = 1
 def compare_step(step: Any, *args: Any) -> Difference:
     """Runs a step in float32 and as rewritten, and tells where the two first differ.
 
-    Weights, slots, loss scales and other variables have their values again afterwards.
+    Weights, slots, loss scales and other variables have their values again afterwards. Every float
+    value of both runs is in memory at once, so take a small batch.
 
     Args:
         step: a ``tf.function``, such as ``tf.function(model.train_step)``.
@@ -52,19 +53,9 @@ def compare_step(step: Any, *args: Any) -> Difference:
     Example:
         >>> compare_step(print)
         Traceback (most recent call last):
-        duotone.errors.ArgumentError: compare_step: mixed precision is off ...
+        duotone.errors.ArgumentError: compare_step: mixed precision is off, ...
     """
-    settings = switch.settings()
-    if settings is None:
-        raise ArgumentError(
-            "compare_step: mixed precision is off, so there is nothing to compare. Call "
-            "duotone.enable_mixed_precision_graph_rewrite(optimizer) first."
-        )
-    if not hasattr(step, "get_concrete_function"):
-        raise ArgumentError(
-            f"compare_step: it takes a tf.function and got {kind_of(step)}; write "
-            "compare_step(tf.function(step), ...)."
-        )
+    settings = _settings_for(step)
     tf = library("tensorflow", "comparing a step", "tensorflow")
     traced = step.get_concrete_function(*args)
     given = _given(tf, traced, args)
@@ -92,6 +83,26 @@ def compare_step(step: Any, *args: Any) -> Difference:
         {t.name: f"{t.dtype.name}{t.shape}" for t in traced.graph.inputs[:arguments]},
         constant_results(dict(zip(results, first[count:], strict=True))),
     )
+
+
+def _settings_for(step: Any) -> LiveSettings:
+    """Returns how graphs are rewritten.
+
+    Raises:
+        ArgumentError: they are not, or ``step`` is not a ``tf.function``.
+    """
+    settings = switch.settings()
+    if settings is None:
+        raise ArgumentError(
+            "compare_step: mixed precision is off, so there is nothing to compare. Call "
+            "duotone.enable_mixed_precision_graph_rewrite(optimizer) first."
+        )
+    if not hasattr(step, "get_concrete_function"):
+        raise ArgumentError(
+            f"compare_step: it takes a tf.function and got {kind_of(step)}; write "
+            "compare_step(tf.function(step), ...)."
+        )
+    return settings
 
 
 def _given(tf: Any, traced: Any, args: Sequence[Any]) -> list[Any]:
