@@ -280,13 +280,13 @@ def test_running_eagerly_is_said(tf, caplog):
 def test_a_model_in_float64_trains_and_is_said_to_stay_so(tf, dtype, jit, caplog):
     import keras
 
-    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     try:
         trained = compiled(wrap(keras.optimizers.SGD(1e-3), dtype), jit_compile=jit)
         with caplog.at_level(logging.WARNING, "duotone"):
             history = trained.fit(X, Y, batch_size=64, verbose=0, epochs=2).history["loss"]
     finally:
-        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
     assert history[1] < history[0]
     lines = [r.getMessage() for r in caplog.records if "trained variables" in r.getMessage()]
     assert len(lines) == 1
