@@ -71,6 +71,7 @@ test-all:  ## run all tests on both, the slow ones too
 test-tensorflow: $(VENVTF)/.installed-tensorflow  ## run rewritten graphs and exported functions in TensorFlow (optional: installs tensorflow-cpu, 2 GB)
 	DUOTONE_TEST_TENSORFLOW=1 KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=2 \
 		$(VENVTF)/bin/python -m pytest tests/tensorflow/test_in_tensorflow.py tests/tensorflow/test_hostile.py tests/tensorflow/test_live.py \
+		tests/tensorflow/test_same_as_original.py \
 		tests/tensorflow/test_calibration.py \
 		tests/tensorflow/test_compare_in_tensorflow.py tests/exporting/test_saved_model.py $(ARGS)
 	DUOTONE_TEST_TENSORFLOW=1 KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=2 \

@@ -10,11 +10,7 @@ terminal is half, that of the second is full. The solution has two steps:
 
 1. A variable gets its label at once if no labels of its neighbours can make the other label
    cheaper, and its neighbours then use that label. In most programs this step labels everything.
-2. A maximum flow labels the rest. SciPy's takes capacities below 2**31, so several parallel edges
-   share a larger capacity. Costs are integers, and nothing is rounded. The exception is a cost that
-   would take more than ``MOST_SPLITS`` edges (a tensor of 2**50 elements, which no machine holds).
-   Then all costs are counted in a larger unit, each rounded up. The total exceeds the minimum by at
-   most one unit for each cost, and a unit is less than 2**-45 of the sum of all costs.
+2. A maximum flow labels the rest (:mod:`duotone.graph.flow`).
 
 If several choices are cheapest, :meth:`Labelling.solve` takes the one with the fewest half labels:
 the variables that the first terminal still reaches at maximum flow. This set is the same for every
@@ -28,17 +24,10 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from duotone.graph.flow import reached
 from duotone.graph.graph import Paint
-
-LARGEST_CAPACITY = 2**30 - 1
-"""The largest capacity of an edge. It is half of what SciPy's integers hold, because a flow in the
-other direction can double the residual capacity of an edge."""
-
-MOST_SPLITS = 2**16
-"""The largest number of edges that may be added in total to divide large costs."""
 
 HALF, FULL = 0, 1
 """Variables whose labels :func:`pay_for_casts` takes as given."""
@@ -182,45 +171,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
         gain: by how much half costs more than full, for each variable.
         edges: (half, full, cost) of each pair.
     """
-    # This import is here because SciPy's graphs take a third of a second to load, and few programs
-    # need them.
-    import numpy as np
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     source, sink = len(gain), len(gain) + 1
     arcs = [(source, v, -cost) for v, cost in enumerate(gain) if cost < 0]
     arcs += [(v, sink, cost) for v, cost in enumerate(gain) if cost > 0]
-    arcs += edges
-    unit = _unit([cost for *_, cost in arcs])
-    starts, ends, capacities = [], [], []
-    count = sink + 1
-    for start, end, cost in arcs:
-        rest = -(-cost // unit)
-        while rest > LARGEST_CAPACITY:  # a parallel edge, through one more vertex
-            starts += [start, count]
-            ends += [count, end]
-            capacities += [LARGEST_CAPACITY] * 2
-            rest -= LARGEST_CAPACITY
-            count += 1
-        starts.append(start)
-        ends.append(end)
-        capacities.append(rest)
-    network = csr_array(
-        (np.asarray(capacities, np.int32), (np.asarray(starts), np.asarray(ends))),
-        shape=(count, count),
-    )
-    left = network - maximum_flow(network, source, sink).flow
-    left.eliminate_zeros()
-    reached = breadth_first_order(left, source, return_predecessors=False)
-    sides = np.zeros(count, bool)
-    sides[reached] = True
-    return [bool(side) for side in sides[: len(gain)]]
-
-
-def _unit(costs: Sequence[int]) -> int:
-    """Returns the unit of costs: their common divisor, or more if they are too large."""
-    unit = math.gcd(*costs)
-    while sum(cost // (unit * LARGEST_CAPACITY) for cost in costs) > MOST_SPLITS:
-        unit *= 2
-    return unit
+    return reached(sink + 1, [*arcs, *edges], source, sink)[: len(gain)]

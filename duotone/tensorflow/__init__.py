@@ -6,8 +6,9 @@ package for the protobuf messages, and neither TensorFlow nor JAX. :func:`compar
 TensorFlow and tells where they first differ.
 
 :func:`duotone.enable_mixed_precision_graph_rewrite` rewrites the graphs of a running TensorFlow.
-:func:`explain_last` shows what it did, and :func:`disable_mixed_precision_graph_rewrite` switches
-it off.
+:func:`explain_last` shows why each operation is half, :func:`compare_last` what the rewrite
+changes, and :func:`compare_step` where a step first differs from float32.
+:func:`disable_mixed_precision_graph_rewrite` switches it off.
 
 The stages are in ``duotone/tensorflow/pipeline.py``.
 """
@@ -15,11 +16,13 @@ The stages are in ``duotone/tensorflow/pipeline.py``.
 from duotone.tensorflow.calibrate import calibrate
 from duotone.tensorflow.compare import compare
 from duotone.tensorflow.devices import Device
+from duotone.tensorflow.live.compared import LiveComparison, compare_last
 from duotone.tensorflow.live.explained import (
     LiveExplanation,
     disable_mixed_precision_graph_rewrite,
     explain_last,
 )
+from duotone.tensorflow.live.step import compare_step
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
@@ -38,10 +41,13 @@ __all__ = [
     "FileResult",
     "FunctionResult",
     "GraphResult",
+    "LiveComparison",
     "LiveExplanation",
     "RewriteResult",
     "calibrate",
     "compare",
+    "compare_last",
+    "compare_step",
     "disable_mixed_precision_graph_rewrite",
     "explain_last",
     "rewrite",

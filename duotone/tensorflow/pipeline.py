@@ -175,10 +175,9 @@ def rewrite_nodes(
     painter: str | None = None,
     device: Device = DEFAULT_DEVICE,
     policy: Policy | None = None,
+    checked: bool = False,
 ) -> BodyResult:
     """Rewrites the nodes of a graph in place, and none of its functions.
-
-    It does not look for half nodes that duotone's safety rules would keep float32.
 
     Args:
         graph: a GraphDef that TensorFlow has checked.
@@ -187,6 +186,8 @@ def rewrite_nodes(
         painter: as for :func:`rewrite`.
         device: as for :func:`rewrite`.
         policy: as for :func:`rewrite`.
+        checked: whether the result names half nodes that duotone's safety rules would keep float32,
+            which takes as long as the rewrite; then nothing is logged or written to a folder.
 
     Raises:
         ArgumentError: as :func:`rewrite`.
@@ -194,7 +195,11 @@ def rewrite_nodes(
         PolicyError: as :func:`rewrite`.
     """
     settings = _settings(graph, dtype, painter, device, policy)
-    settings = dataclasses.replace(settings, rules=None)
+    if checked:
+        quiet = dataclasses.replace(settings.resolved, log_path=None, log_decisions=False)
+        settings = dataclasses.replace(settings, resolved=quiet)
+    else:
+        settings = dataclasses.replace(settings, rules=None)
     with collector_paused():
         return _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
 

@@ -83,6 +83,11 @@ def sides(tensor: Tensor) -> tuple[int | None, ...]:
     return () if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
+def without_arrays(tensor: Tensor) -> bool:
+    """Returns True for a handle, of which no array is returned."""
+    return tensor.dtype.name in _NO_ARRAYS
+
+
 def _numpy(tensor: Tensor) -> Any:
     """Returns the NumPy dtype of an input; ``None`` if no random numbers of it can be made."""
     dtype = tensor.dtype
@@ -193,7 +198,7 @@ def _unread(graph: Any) -> list[Tensor]:
         if node.type != "Placeholder" and node.name not in conditional
         if not any(t.consumers() for t in node.outputs)
         for tensor in node.outputs
-        if graph.is_fetchable(tensor) and tensor.dtype.name not in _NO_ARRAYS
+        if graph.is_fetchable(tensor) and not without_arrays(tensor)
     ]
 
 

@@ -214,6 +214,30 @@ def test_a_plug_in_that_is_not_called_is_an_error():
     assert "does not call duotone's plug-in" in out
 
 
+@pytest.mark.parametrize("device_type", ["CPU", "GPU"])
+def test_another_plug_in_for_a_device_type_is_an_error(device_type):
+    """Catches: a second registration, with which TensorFlow ends the process."""
+    run(f"""
+    from duotone.errors import TensorFlowError
+    from duotone.tensorflow.live import c_api
+
+    api = c_api.Api(tf)
+    other = plugin._optimize(api, lambda data, preserved: None, print)
+    plugin._register(api, b"{device_type}", other)
+    others = [*plugin._alive]  # it is not duotone's
+    plugin._alive.clear()
+    for _ in range(2):
+        try:
+            on()
+        except TensorFlowError as error:
+            assert "another plug-in is registered for CPU or GPU" in str(error), error
+        else:
+            raise AssertionError
+        assert not switch.is_enabled()
+    tf.function(net)(X)
+    """)
+
+
 def test_another_version_of_the_api_is_an_error():
     out = run(
         """
@@ -257,6 +281,80 @@ def test_what_was_rewritten_is_explained():
     assert "on the allow list" in explained.nodes("*")
     assert len(explained.graphs) == 1
     assert "matches no node" not in str(explained)
+    """)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_half_nodes_that_are_not_safe_are_named(jit, tmp_path):
+    """A filter bank of a power spectrum, of which a logarithm is taken."""
+    out = run(f"""
+    def features(x):
+        return tf.math.log(tf.square(x @ W) @ tf.abs(W) + 1e-6)
+
+    def unsafe(**given):
+        on(**given)
+        tf.function(features, jit_compile={jit})(X)
+        return duotone.tensorflow.explain_last()
+
+    found = unsafe(painter="tensorflow", log_path={str(tmp_path)!r})
+    assert found.unsafe and all("matmul" in name.lower() for name in found.unsafe), found.unsafe
+    assert "logarithm" in next(iter(found.unsafe.values()))
+    assert "duotone's safety rules, such as" in str(found)
+    found = unsafe()
+    assert not found.unsafe and "safety rules" not in str(found)
+    """)
+    assert "makes half against a safety rule" in out
+    assert len(list(tmp_path.glob("graphdef_AutoMixedPrecision_*.pb"))) == 1
+
+
+def test_the_largest_graph_is_compared_with_its_original():
+    """Catches: figures of a graph that TensorFlow's remapper fused before the rewrite."""
+    run("""
+    from duotone.errors import ArgumentError
+
+    def refused(words):
+        try:
+            duotone.tensorflow.compare_last()
+        except ArgumentError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError
+
+    refused("no graph was rewritten")
+    on()
+    bias = tf.constant(np.ones(256, "f"))
+    tf.function(lambda x: tf.nn.relu(tf.nn.bias_add(x @ W, bias)) @ W)(X)
+    tf.function(lambda x: x @ W)(X)
+    found = duotone.tensorflow.compare_last()
+    big = max(switch.rewritten_graphs(), key=lambda graph: graph.nodes)
+    assert len(switch.rewritten_graphs()) == found.graphs == 2
+    before, after = found.before, found.after
+    assert (before.half, before.casts, before.cast_bytes) == (0, 0, 0)
+    assert (after.half, after.casts) == (big.half, len(big.result.casts))
+    assert after.cast_bytes == big.result.cast_bytes
+    assert after.nodes == before.nodes + after.casts
+    assert before.products == after.products == after.half_products == 2
+    assert before.flops == after.half_flops == 2 * 2 * 256 ** 3
+    value = 4 * 256 * 256
+    assert found.changes["MatMul"] == (6 * value, 3 * value)
+    shown = str(found)
+    assert "the largest of 2 graphs in bfloat16" in shown and "2 of 2" in shown
+    assert '"half_products": 2' in found.to_json()
+    graphs.LARGEST_TEXT = switch.LARGEST_TEXT = 10
+    on()
+    tf.function(net)(X)
+    refused("are not kept")
+    """)
+
+
+def test_a_compiled_function_is_compared_without_its_call():
+    run("""
+    on()
+    tf.function(net, jit_compile=True)(X)
+    found, (graph,) = duotone.tensorflow.compare_last(), switch.rewritten_graphs()
+    assert found.before.nodes == graph.nodes
+    assert found.after.nodes == graph.nodes + len(graph.result.casts)
+    assert found.after.half == graph.half > 0
     """)
 
 

@@ -1,4 +1,4 @@
-"""The warnings about a loss scale on TensorFlow, in whose programs ``blame`` finds nothing."""
+"""The warnings about a loss scale on TensorFlow, where ``compare_step`` is what helps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ class TensorFlowAlarm(StuckAlarm):
 
     _REMEDIES = (
         "Look for NaN in the inputs and weights; train without duotone; read "
-        "duotone.tensorflow.explain_last(), which shows what is half and why; and keep suspicious "
-        "parts in float32 with Policy(keep_full=...)."
+        "duotone.tensorflow.explain_last(), which shows what is half and why; let "
+        "duotone.tensorflow.compare_step(tf.function(model.train_step), (x, y)) name the first "
+        "value that only half loses, and keep it in float32 with Policy(keep_full=...)."
     )
-    _OF_SUCH_A_STEP = "Look for NaN and infinity in the inputs of such a step."
+    _OF_SUCH_A_STEP = (
+        "Look for NaN and infinity in the inputs of such a step; duotone.tensorflow.compare_step "
+        "names the first value that only half loses."
+    )
 
     def lost(self, batches: int) -> None:
         """Warns of losses that are not finite, unless it warned of skipped steps before.
@@ -31,5 +35,6 @@ class TensorFlowAlarm(StuckAlarm):
         self._warned_of_some = True
         logger.warning(
             "the loss of this epoch was not finite. The loss scale is not the reason, and float32 "
-            "may not be finite there either: train without duotone to see whether it is."
+            "may not be finite there either: duotone.tensorflow.compare_step(tf.function("
+            "model.train_step), (x, y)) compares both."
         )

@@ -102,6 +102,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Creates the variables of the inner optimizer, if it has none."""
+        self._settings.warn_of_dtypes(var_list)
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(var_list)
         # Skips the `build` of Keras' LossScaleOptimizer, which would create its own variables.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from typing import Any, Self
 
 from duotone.adapters import ENABLE
@@ -86,6 +87,17 @@ class WrapSettings:
             "policy": policy_data(self.policy),
             "rewrite": self.rewrite,
         }
+
+    def warn_of_dtypes(self, variables: Iterable[Any]) -> None:
+        """Logs a line if none of the trained variables is float32: then nothing becomes half."""
+        names = {getattr(variable.dtype, "name", variable.dtype) for variable in variables}
+        if self.half is not None and names and not any("float32" in name for name in names):
+            logger.warning(
+                "the trained variables are %s, and duotone makes float32 operations %s: nothing "
+                "of their computation is rewritten. Make the model in float32.",
+                " and ".join(sorted(names)),
+                self.half,
+            )
 
     def switch_on(self) -> None:
         """Switches the rewrite of this process on.

@@ -166,6 +166,7 @@ class V1LossScaleOptimizer(_Base):
         """
         self._refuse_eager("apply_gradients")
         pairs = list(grads_and_vars)
+        self._settings.warn_of_dtypes([variable for _, variable in pairs])
         if not self._settings.guards:
             return self._update(pairs, global_step, name)
         finite, loss = agreed(*self._finite_and_loss(pairs))

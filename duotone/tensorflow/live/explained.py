@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from rich.console import RenderableType
 
@@ -11,7 +12,7 @@ from duotone.precision.classify.classes import Pins
 from duotone.precision.classify.unmatched import unmatched
 from duotone.tensorflow import graph_view
 from duotone.tensorflow.live import switch
-from duotone.tensorflow.live.graphs import LiveGraph
+from duotone.tensorflow.live.graphs import LiveGraph, find_unsafe
 from duotone.text.columns import plain
 
 
@@ -23,9 +24,12 @@ class LiveExplanation:
 
     Attributes:
         graphs: the graphs, oldest first; the latest 64.
+        unsafe: the half nodes of the largest graph that duotone's safety rules would keep float32,
+            with the reasons; always empty for duotone's own painter.
     """
 
     graphs: tuple[LiveGraph, ...]
+    unsafe: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def nodes(self, pattern: str = "*", *, most: int | None = 50) -> str:
         """Returns a line for each node of the largest graph whose name fits a pattern.
@@ -55,7 +59,18 @@ class LiveExplanation:
             for graph in self.graphs
         ]
         table: RenderableType = graph_view.by_op(self._largest.result)
-        return "\n".join((*lines, *self._unmatched(), "", plain(table)))
+        return "\n".join((*lines, *self._unmatched(), *self._unsafe(), "", plain(table)))
+
+    def _unsafe(self) -> list[str]:
+        """Returns a line about the half nodes of another painter that are not safe, if any."""
+        if not self.unsafe:
+            return []
+        node, words = next(iter(self.unsafe.items()))
+        return [
+            f"{plural(len(self.unsafe), 'half node')} of the largest graph would be float32 by "
+            f"duotone's safety rules, such as {node!r} ({words}). Policy(painter='duotone') keeps "
+            "them; explain_last().unsafe has all."
+        ]
 
     def _unmatched(self) -> list[str]:
         """Returns a line for each of the user's patterns that no node of the graphs matches."""
@@ -82,7 +97,11 @@ def explain_last() -> LiveExplanation:
         >>> explain_last().graphs
         ()
     """
-    return LiveExplanation(switch.rewritten_graphs())
+    graphs, largest = switch.rewritten_graphs(), switch.largest_graph()
+    if largest is None:
+        return LiveExplanation(graphs)
+    compiled = next((g.result.unsafe for g in reversed(graphs) if g.nodes == largest.nodes), {})
+    return LiveExplanation(graphs, {**compiled, **find_unsafe(largest)})
 
 
 def disable_mixed_precision_graph_rewrite() -> None:

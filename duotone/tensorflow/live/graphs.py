@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from duotone.policy.policy import Policy
 from duotone.tensorflow.calls import function_names, keep_calls, release
@@ -14,12 +14,14 @@ from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
 from duotone.tensorflow.protos import BOOL, STRING, GraphDef, new_graph
-from duotone.tensorflow.rewrite_record import BodyResult
+from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
 
 _DONE = "_duotone_done"
 """The attribute of casts that were added here: Grappler calls a plug-in twice for a graph. Casts
 without it come from a file that was rewritten before, and the rest of the graph may be float32."""
 _FAILED = "duotone/failed"
+LARGEST_TEXT = 2**28
+"""The size in bytes up to which a graph and its rewritten form are kept for comparisons."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class LiveSettings:
     policy: Policy
     device: Device = DEFAULT_DEVICE
     any_device: bool = False
+
+    @property
+    def painter(self) -> str:
+        """The painter of the policy and the environment."""
+        return self.policy.merged_with_environment().painter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +68,26 @@ class LiveGraph:
         return sum(any(p != "f32" for p in types.values()) for types in precisions)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """A graph before and after its rewrite.
+
+    Attributes:
+        nodes: the number of its nodes before.
+        settings: how it was rewritten.
+        preserved: names of nodes that keep their types.
+        texts: both graphs, serialized; empty if they are larger than :data:`LARGEST_TEXT`.
+        function: the function of their libraries that XLA compiles; empty for the graphs
+            themselves.
+    """
+
+    nodes: int
+    settings: LiveSettings
+    preserved: tuple[str, ...] = dataclasses.field(repr=False)
+    texts: tuple[bytes, ...] = dataclasses.field(repr=False)
+    function: str = ""
+
+
 def rewrite_live(
     data: bytes, preserved: Sequence[str], settings: LiveSettings
 ) -> tuple[bytes, LiveGraph] | None:
@@ -80,6 +107,28 @@ def rewrite_live(
     if _is_rewritten(graph) or _is_of_dataset(graph, preserved):
         return None
     count = len(graph.node)
+    result = _rewrite(graph, preserved, settings)
+    done = LiveGraph(count, result, time.perf_counter() - start)
+    return graph.SerializeToString(), done
+
+
+def find_unsafe(kept: KeptGraph) -> Mapping[str, str]:
+    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons.
+
+    Args:
+        kept: a graph that Grappler passed. It is rewritten again, since the first call of a step is
+            not to wait for this.
+    """
+    if kept.function or not kept.texts or kept.settings.painter == "duotone":
+        return {}
+    graph = new_graph.FromString(kept.texts[0])
+    return _rewrite(graph, kept.preserved, kept.settings, checked=True).unsafe
+
+
+def _rewrite(
+    graph: GraphDef, preserved: Collection[str], settings: LiveSettings, *, checked: bool = False
+) -> BodyResult:
+    """Rewrites a graph in place."""
     unfuse(graph)
     names = {node.name for node in graph.node}
     kept = {name for name in preserved if name in names}
@@ -91,11 +140,11 @@ def rewrite_live(
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
+        checked=checked,
     )
     _mark(graph, result)
     _place(graph, placed)
-    done = LiveGraph(count, result, time.perf_counter() - start)
-    return graph.SerializeToString(), done
+    return result
 
 
 def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:
@@ -111,20 +160,35 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
     """
     start = time.perf_counter()
     fetched = [node.name for node in graph.node if node.op not in PLACEHOLDERS]
-    names, marks = function_names(graph), keep_calls(graph)  # its control flow is not lowered
+    done = rewrite_unlowered(graph, fetched, settings, compiled=True)
+    graph.CopyFrom(done.graph_def)
+    result = done.functions[name]
+    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
+    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+
+
+def rewrite_unlowered(
+    graph: GraphDef, fetched: Sequence[str], settings: LiveSettings, *, compiled: bool
+) -> RewriteResult:
+    """Rewrites a graph as Python traced it, with its functions and without lowering control flow.
+
+    Args:
+        graph: nodes that must keep their types are marked in it.
+        fetched: names of nodes that keep their types.
+        settings: how to rewrite.
+        compiled: whether XLA compiles it.
+    """
+    names, marks = function_names(graph), keep_calls(graph)
     done = rewrite(
         graph,
         fetch=fetched,
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
-        compiled=True,
+        compiled=compiled,
     )
     release(done.graph_def, marks, names)
-    graph.CopyFrom(done.graph_def)
-    result = done.functions[name]
-    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
-    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+    return done
 
 
 def _is_rewritten(graph: GraphDef) -> bool:

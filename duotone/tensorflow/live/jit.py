@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from duotone.tensorflow.functions import called_functions
-from duotone.tensorflow.protos import FunctionDef, GraphDef, new_graph
+from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
 
 Rewrite = Callable[[GraphDef, str], Any]
 """Rewrites a graph and its functions in place; returns ``None`` if they stay as they are."""
 _TRANSFORM = "tensorflow.python.eager.polymorphic_function.transform"
 _CONTEXT = "tensorflow.python.eager.context"
 _PROTOS = "tensorflow.core.framework.function_pb2"
-_MUST_COMPILE = "_XlaMustCompile"
+MUST_COMPILE = "_XlaMustCompile"
+"""The attribute of a function that XLA compiles."""
 _SUFFIX = "_duotone"
 _CALL = "duotone_call"
 _lock = threading.Lock()
@@ -77,12 +78,12 @@ def _replace(function: Any, rewrite: Rewrite) -> None:
         return
     context = importlib.import_module(_CONTEXT).context()
     definition = context.get_function_def(inner.name)
-    if not (_MUST_COMPILE in definition.attr and definition.attr[_MUST_COMPILE].b):
+    if not (MUST_COMPILE in definition.attr and definition.attr[MUST_COMPILE].b):
         return
     graph = _calling(definition, list(_called(context, definition)))
     if rewrite(graph, definition.signature.name) is None:
         return
-    _add(context, graph, definition.signature.name)
+    add_functions(graph, kept=definition.signature.name)
     inner._cached_definition = None  # it keeps a copy
 
 
@@ -128,25 +129,33 @@ def _calling(definition: FunctionDef, called: list[FunctionDef]) -> GraphDef:
     return graph
 
 
-def _add(context: Any, graph: GraphDef, name: str) -> None:
-    """Gives a context the rewritten functions: one by its name, the others by new names."""
+def add_functions(graph: GraphDef, suffix: str = _SUFFIX, kept: str = "") -> None:
+    """Gives the eager context the functions of a graph's library, by new names.
+
+    Args:
+        graph: its functions, and the calls of them, get the new names.
+        suffix: the end of the new names.
+        kept: a function that keeps its name, and whose definition is replaced.
+    """
+    context = importlib.import_module(_CONTEXT).context()
     message = importlib.import_module(_PROTOS).FunctionDef
     renamed = {
-        function.signature.name: function.signature.name + _SUFFIX
+        function.signature.name: function.signature.name + suffix
         for function in graph.library.function
-        if function.signature.name != name
+        if function.signature.name != kept
     }
+    _rename_calls(graph.node, renamed)
     for function in graph.library.function:
-        _rename_calls(function, renamed)
+        _rename_calls(function.node_def, renamed)
         own = function.signature.name
         function.signature.name = renamed.get(own, own)
-        if own == name or context.has_function(function.signature.name):
+        if context.has_function(function.signature.name):
             context.remove_function(function.signature.name)
         context.add_function_def(message.FromString(function.SerializeToString()))
 
 
-def _rename_calls(function: FunctionDef, renamed: dict[str, str]) -> None:
-    for node in function.node_def:
+def _rename_calls(nodes: Iterable[NodeDef], renamed: dict[str, str]) -> None:
+    for node in nodes:
         node.op = renamed.get(node.op, node.op)
         for value in node.attr.values():
             called = [value.func] if value.HasField("func") else []

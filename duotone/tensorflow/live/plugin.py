@@ -8,10 +8,13 @@ they live as long as the process.
 from __future__ import annotations
 
 import ctypes as c
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ Callback = Callable[[bytes, Sequence[str]], bytes | None]
 """Takes a serialized graph and the names of nodes to keep; returns a new graph, or ``None``."""
 
 DEVICE_TYPES = ("CPU", "GPU")
+_PATIENCE = 5.0
+"""The seconds that a copy of the process may take to register."""
 _HOOK = """typedef void (*initialize)(void*, void*);
 initialize duotone_initialize;
 void TF_InitGraph(void* parameters, void* status) {
@@ -53,9 +58,37 @@ def register(tf: Any, callback: Callback, report: Callable[[BaseException], None
             return
         api = c_api.Api(tf)
         optimize = _optimize(api, callback, report)
+        if _is_taken(api, optimize):
+            types = " or ".join(DEVICE_TYPES)
+            raise api.misfit(f"another plug-in is registered for {types}, and each takes one")
         _alive.append(optimize)
         for device_type in DEVICE_TYPES:
             _register(api, device_type.encode(), optimize)
+
+
+def _is_taken(api: c_api.Api, optimize: Any) -> bool:
+    """Registers in a copy of this process, which TensorFlow ends if a device type is taken.
+
+    The copy is made by C's ``fork`` with Python's lock held, and runs none of Python's hooks.
+    """
+    child = c.PyDLL(None).fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            for device_type in DEVICE_TYPES:
+                _register(api, device_type.encode(), optimize, compiles=False)
+        finally:
+            os._exit(0)
+    end = time.monotonic() + _PATIENCE
+    while child > 0 and time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT
+        time.sleep(0.001)
+    if child > 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return False
 
 
 def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseException], None]) -> Any:
@@ -74,7 +107,7 @@ def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseExceptio
     return c_api.Optimize(optimize)
 
 
-def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
+def _register(api: c_api.Api, device_type: bytes, optimize: Any, *, compiles: bool = True) -> None:
     problems: list[TensorFlowError] = []
 
     def initialize(registration: Any, status: int) -> None:
@@ -98,7 +131,8 @@ def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
         try:
             api.register(function)
         except TensorFlowError:
-            _register_by_library(api, function)
+            if compiles:
+                _register_by_library(api, function)
     except TensorFlowError as error:
         problems.append(error)
     if problems:

@@ -6,17 +6,21 @@ Sessions. A plain ``tf.function`` becomes half too while the rewrite is on.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from duotone.errors import TensorFlowError, plural
 from duotone.measuring.libraries import library
 from duotone.tensorflow.live import jit, options, plugin
 from duotone.tensorflow.live.graphs import (
+    LARGEST_TEXT,
+    KeptGraph,
     LiveGraph,
     LiveSettings,
     failing,
@@ -40,6 +44,7 @@ class _State:
         self.lock = threading.Lock()
         self.settings: LiveSettings | None = None
         self.graphs: deque[LiveGraph] = deque(maxlen=_REMEMBERED)
+        self.largest: KeptGraph | None = None
         self.seen = threading.Event()
         self.line = ""
         self.numbers = itertools.count(1)
@@ -64,6 +69,7 @@ def enable(settings: LiveSettings) -> None:
         first = _state.settings is None
         _state.settings = settings
         _state.graphs.clear()
+        _state.largest = None
         _state.line = ""
     if first:
         try:
@@ -103,6 +109,22 @@ def disable() -> None:
         _renew(library("tensorflow", _WHAT, "tensorflow"))
 
 
+@contextlib.contextmanager
+def plain(tf: Any) -> Iterator[None]:
+    """Yields a context in which TensorFlow runs graphs as they are: no optimizer changes them."""
+    with _state.lock:
+        settings, _state.settings = _state.settings, None
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        with _state.lock:
+            _state.settings = settings
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+        _renew(tf)
+
+
 def is_enabled() -> bool:
     """Returns True while graphs are rewritten."""
     return _state.settings is not None
@@ -116,6 +138,11 @@ def settings() -> LiveSettings | None:
 def rewritten_graphs() -> tuple[LiveGraph, ...]:
     """Returns the graphs that were rewritten since the rewrite was switched on, oldest first."""
     return tuple(_state.graphs)
+
+
+def largest_graph() -> KeptGraph | None:
+    """Returns the graph with the most nodes that was rewritten; the latest of several."""
+    return _state.largest
 
 
 def _renew(tf: Any) -> None:
@@ -164,7 +191,7 @@ def _rewritten(data: bytes, preserved: Sequence[str]) -> bytes | None:
     if found is None:
         return None
     made, done = found
-    _remember(done, settings)
+    _remember(done, KeptGraph(done.nodes, settings, tuple(preserved), (data, made)))
     return made
 
 
@@ -173,15 +200,23 @@ def _rewritten_trace(graph: GraphDef, name: str) -> LiveGraph | None:
     settings = _state.settings
     if settings is None:
         return None
+    before = graph.SerializeToString()
     done = rewrite_traced(graph, name, settings)
-    _remember(done, settings)
+    texts = before, graph.SerializeToString()
+    _remember(done, KeptGraph(done.nodes, settings, (), texts, name))
     return done
 
 
-def _remember(done: LiveGraph, settings: LiveSettings) -> None:
-    if done.half:
+def _remember(done: LiveGraph, graph: KeptGraph) -> None:
+    if not done.half:
+        return
+    if max(map(len, graph.texts)) > LARGEST_TEXT:
+        graph = dataclasses.replace(graph, texts=())
+    with _state.lock:
         _state.graphs.append(done)
-        _say(done, settings)
+        if _state.largest is None or done.nodes >= _state.largest.nodes:
+            _state.largest = graph
+    _say(done, graph.settings)
 
 
 def _report(error: BaseException) -> None:
@@ -193,12 +228,19 @@ def _say(done: LiveGraph, settings: LiveSettings) -> None:
     line = (
         f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {settings.dtype}, "
         f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. "
-        "duotone.tensorflow.explain_last() shows all graphs."
+        f"duotone.tensorflow.explain_last() shows all graphs{_unsafe_words(settings)}."
     )
     with _state.lock:
         said, _state.line = bool(_state.line), _state.line or line
     if not said:
         logger.info("%s", line)
+
+
+def _unsafe_words(settings: LiveSettings) -> str:
+    """Says where to look for what another painter than duotone's makes half against its rules."""
+    if settings.painter == "duotone":
+        return ""
+    return f", and which nodes the painter {settings.painter!r} makes half against a safety rule"
 
 
 def first_line() -> str:

@@ -273,3 +273,22 @@ def test_running_eagerly_is_said(tf, caplog):
     before = values(trained)
     trained.fit(bad(), BATCH[1], verbose=0, batch_size=64)
     assert same_bits(before, values(trained))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_model_in_float64_trains_and_is_said_to_stay_so(tf, dtype, jit, caplog):
+    import keras
+
+    keras.config.set_dtype_policy("float64")
+    try:
+        trained = compiled(wrap(keras.optimizers.SGD(1e-3), dtype), jit_compile=jit)
+        with caplog.at_level(logging.WARNING, "duotone"):
+            history = trained.fit(X, Y, batch_size=64, verbose=0, epochs=2).history["loss"]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert history[1] < history[0]
+    lines = [r.getMessage() for r in caplog.records if "trained variables" in r.getMessage()]
+    assert len(lines) == 1
+    assert f"are float64, and duotone makes float32 operations {dtype}" in lines[0]
+    assert not switch.rewritten_graphs()

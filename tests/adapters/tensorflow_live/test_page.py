@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 def test_the_code_blocks_run(tf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the page writes a log for TensorBoard
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict = {}
     for block in blocks:
         exec(block, names)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -193,6 +195,20 @@ def test_a_function_minimizes(tf):
     assert np.array_equal(before, w.numpy())
     assert opt.metrics()["skipped_steps"] == 1
     assert opt.get_slot(w, "momentum") is not None
+
+
+def test_a_graph_in_float64_is_said_to_stay_so(tf, caplog):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), caplog.at_level(logging.WARNING, "duotone"):
+        w = v1.get_variable("w", (20, 1), tf.float64)
+        loss = tf.reduce_mean((tf.constant(BATCH[0], tf.float64) @ w - BATCH[1]) ** 2)
+        step = wrap(v1.train.AdamOptimizer(1e-2)).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            first = session.run(loss)
+            session.run(step)
+            assert session.run(loss) < first
+    assert "the trained variables are float64" in caplog.text
 
 
 def test_eager_steps_are_refused(tf):
