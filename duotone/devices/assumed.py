@@ -15,6 +15,8 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
+import jax
+
 from duotone import _jax
 
 
@@ -56,3 +58,9 @@ def assuming(device: AssumedDevice | None) -> Iterator[None]:
 def assumed() -> AssumedDevice | None:
     """Returns the device to paint for, or ``None`` for JAX's default device."""
     return _jax.assumed_device.value
+
+
+def platform_to_paint_for() -> str:
+    """Returns the platform that a trace is for: the assumed device's, else the default's."""
+    device = assumed()
+    return jax.default_backend() if device is None else device.platform

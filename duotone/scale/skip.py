@@ -37,7 +37,7 @@ import optax
 from jax import lax
 from jax.core import Tracer
 
-from duotone import _jax
+from duotone.devices.assumed import platform_to_paint_for
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.regions import updating
 from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
@@ -351,7 +351,7 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
 
 def _branching_is_free() -> bool:
     """Returns True if the host does not wait for a device to read a branch condition."""
-    return _jax.platform_to_paint_for() == "cpu"
+    return platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import duotone
-from duotone import _jax
 from duotone.devices import current_choice
-from duotone.devices.assumed import AssumedDevice, assumed, assuming
+from duotone.devices.assumed import AssumedDevice, assumed, assuming, platform_to_paint_for
 
 HOPPER = AssumedDevice("h200", "cuda", "9.0")
 TURING = AssumedDevice("t4", "cuda", "7.5")
@@ -16,15 +15,15 @@ X = jnp.ones((8, 8))
 
 def test_the_assumed_device_is_asked():
     assert assumed() is None
-    assert _jax.platform_to_paint_for() == jax.default_backend()
+    assert platform_to_paint_for() == jax.default_backend()
     with assuming(HOPPER):
         assert assumed() == HOPPER
-        assert _jax.platform_to_paint_for() == "cuda"
+        assert platform_to_paint_for() == "cuda"
         assert current_choice().dtype == "bfloat16"
         with assuming(TURING):
             assert current_choice().dtype == "float16"
         with assuming(None):
-            assert _jax.platform_to_paint_for() == jax.default_backend()
+            assert platform_to_paint_for() == jax.default_backend()
         assert assumed() == HOPPER
     assert assumed() is None
 
