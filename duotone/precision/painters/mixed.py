@@ -28,13 +28,15 @@ def compute_full_store_half(canvas: Canvas) -> None:
     broadcast axes) stays in float32 too. The walk goes backward, so that it decides on readers
     first.
     """
-    graph = canvas.graph
+    graph, downstream = canvas.graph, Rule.DOWNSTREAM
     outputs = {value for value, _ in graph.outputs}
     picked = _picked(canvas)
     for node in reversed(graph.nodes):
         index = node.index
+        if canvas.rules[index] is not downstream:
+            continue
         arithmetic = canvas.kind(index) is Kind.INFER
-        if canvas.rules[index] is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
+        if not (arithmetic or index in picked):
             continue
         if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
             continue  # it adds in memory, so its result is stored whatever its readers do
