@@ -28,12 +28,12 @@ def compute_full_store_half(canvas: Canvas) -> None:
     broadcast axes) stays in float32 too. The walk goes backward, so that it decides on readers
     first.
     """
-    graph, downstream = canvas.graph, Rule.DOWNSTREAM
+    graph = canvas.graph
     outputs = {value for value, _ in graph.outputs}
     picked = _picked(canvas)
     for node in reversed(graph.nodes):
         index = node.index
-        if canvas.rules[index] is not downstream:
+        if canvas.rules[index] is not Rule.DOWNSTREAM:
             continue
         arithmetic = canvas.kind(index) is Kind.INFER
         if not (arithmetic or index in picked):

@@ -48,7 +48,7 @@ class Painting:
 
 
 # Python 3.11 takes long to look up a member of an enumeration, and this code is hot.
-_CLEAR, _DOWNSTREAM, _STRUCTURAL = Kind.CLEAR, Rule.DOWNSTREAM, Trait.STRUCTURAL
+_CLEAR, _STRUCTURAL = Kind.CLEAR, Trait.STRUCTURAL
 
 
 class Canvas:
@@ -139,7 +139,7 @@ class Canvas:
 
         It moves, selects, clips or compares, and half reached it from an operand.
         """
-        return self._clear[node] and self.rules[node] is _DOWNSTREAM
+        return self._clear[node] and self.rules[node] is Rule.DOWNSTREAM
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
         """Returns the nodes that read values, directly or through transparent nodes.
