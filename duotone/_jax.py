@@ -52,6 +52,10 @@ NameStack = _source_info.NameStack
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun, check_jaxpr = _core.jaxpr_as_fun, _core.check_jaxpr
 eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
+trace_context = _config.trace_context
+"""Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
+outside_of_traces = _private_core.eval_context
+"""Runs a block now, also in an eager ``shard_map``, unlike ``ensure_compile_time_eval``."""
 
 # These contexts are part of the key of `jit` caches.
 assumed_device = jax.make_user_context(default_value=None)
@@ -323,6 +327,19 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
     return any(isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)) for x in of)
 
 
+def on_known(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """Calls a function outside of the trace in which JAX calls the rule of a ``custom_jvp``.
+
+    That trace splits each ``jit`` into a known and an unknown part, and traces it once more.
+    """
+    trace = _private_core.trace_ctx.trace
+    splits = type(trace) is _staging.JaxprTrace
+    if splits and not any(getattr(x, "_trace", None) is trace for x in arrays):
+        trace = trace.parent_trace
+    with _private_core.set_current_trace(trace):
+        return function(*arrays)
+
+
 def is_operand(leaf: Any) -> bool:
     """Checks if JAX traces a leaf that is not an array: a Ref, a token, a registered type."""
     try:
@@ -344,8 +361,7 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
     return {
         "mesh": params["mesh"],
-        "in_specs": tuple(params["in_specs"]),
-        "out_specs": tuple(params["out_specs"]),
+        **{name: tuple(params[name]) for name in ("in_specs", "out_specs")},
         "check_vma": params["check_vma"],
         "axis_names": set(axes),
     }
@@ -376,16 +392,6 @@ def load_cuda_plugin() -> None:
     _bridge._discover_and_register_pjrt_plugins()
     if name is not None and "cuda" not in _bridge._topology_factories:
         importlib.import_module(name).initialize()
-
-
-def trace_context() -> Any:
-    """Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
-    return _config.trace_context()
-
-
-def outside_of_traces() -> contextlib.AbstractContextManager[None]:
-    """Runs a block now, also in an eager ``shard_map``, unlike ``ensure_compile_time_eval``."""
-    return _private_core.eval_context()
 
 
 def is_outermost(arrays: Sequence[Any]) -> bool:

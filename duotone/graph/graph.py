@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.errors import RewriteError
+from duotone.graph.frozen import frozen
 from duotone.ops.traits import UNDESCRIBED, Traits
 
 FULL_DTYPE = "float32"
@@ -133,7 +134,7 @@ class Magnitude:
         return cls(size, size, number, number)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """A typed array.
 
@@ -186,7 +187,7 @@ PRECISION = "the user asked for precision"
 """How :attr:`Node.fixed` begins where the user asked for a precision other than JAX's default."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """An operation.
 

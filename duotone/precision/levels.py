@@ -62,8 +62,11 @@ def find_levels(graph: Graph, classes: Classes) -> Levels:
     return Levels(tuple(levels), tuple(heights), tuple(anchors))
 
 
+_STRUCTURAL, _ALLOW, _UNLISTED = Trait.STRUCTURAL, Kind.ALLOW, Kind.UNLISTED
+
+
 def _is_anchor(node: Node, classes: Classes) -> bool:
-    if Trait.STRUCTURAL in node.traits:
+    if _STRUCTURAL in node.traits:
         return True
     kind = classes.nodes[node.index].kind
-    return kind is Kind.ALLOW or (kind is Kind.UNLISTED and node.paintable)
+    return kind is _ALLOW or (kind is _UNLISTED and node.paintable)

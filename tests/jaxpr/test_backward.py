@@ -187,3 +187,26 @@ def test_explain_says_where_the_backward_pass_is_left_to_jax():
     assert "TensorFlow" in said(lambda x: (x @ x).sum(), painter="tensorflow")
     assert "forward pass" in said(lambda x: (x @ x).sum(), ranges={"x": (0, 1)})
     assert said(lambda x: x + 1.0) == ""
+
+
+def test_a_rule_that_knows_its_operands_leaves_jit_programs_as_they_were_traced() -> None:
+    """JAX traces the programs of a rule once more to split them, unless the rule runs around it."""
+    program = jax.jit(lambda x: jnp.sin(x) * 2.0)
+
+    def gradient(call: Callable[[Any], Any]) -> Any:
+        @jax.custom_jvp
+        def function(x: Any) -> Any:
+            return program(x)
+
+        @function.defjvp
+        def _(primals: Any, tangents: Any) -> Any:
+            return call(*primals), tangents[0]
+
+        return jax.make_jaxpr(jax.grad(function))(1.0)
+
+    def inside(jaxpr: Any) -> Any:
+        return next(eqn.params["jaxpr"] for eqn in jaxpr.eqns if "jaxpr" in eqn.params)
+
+    traced = inside(jax.make_jaxpr(program)(1.0))
+    assert inside(gradient(lambda x: _jax.on_known(program, [x]))) is traced
+    assert inside(gradient(program)) is not traced, "then JAX needs no help any more"

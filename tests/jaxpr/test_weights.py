@@ -237,3 +237,15 @@ def test_no_residual_is_kept_twice(capsys: pytest.CaptureFixture[str]) -> None:
         return jax.lax.scan(step, jnp.zeros((8, 16)), x.reshape(12, 8, 24))[0].sum()
 
     assert kept_by(half(network), capsys).count("f16[12,8,24]") <= 1
+
+
+def test_equal_dots_of_weights_are_lowered_once() -> None:
+    def network(x: Any, weights: Any) -> Any:
+        for weight in weights:
+            x = x @ weight
+        return x
+
+    program = rewritten(network, "bfloat16")
+    lowered = jax.jit(program).lower(jnp.ones((16, 16)), [jnp.ones((16, 16))] * 6).as_text()
+    assert lowered.count(" call @rows_dot_of_weight") == 6
+    assert lowered.count("func.func private @rows_dot_of_weight") <= 3, "first, inner, last"

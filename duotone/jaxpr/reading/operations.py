@@ -7,7 +7,6 @@ that differ. The row of a primitive (:mod:`duotone.ops.jax`) tells if it has no 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -18,13 +17,14 @@ import numpy as np
 from jax.core import ShapedArray
 
 from duotone import _jax
+from duotone.graph.frozen import frozen
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 from duotone.graph.products import meaning_of_dot
 from duotone.ops.jax import FIXED, TRAITS
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen
 class EquationDescription:
     """The description of an equation for a painter.
 

@@ -11,10 +11,11 @@ import dataclasses
 from typing import Any
 
 from duotone import _jax
+from duotone.graph.frozen import frozen
 from duotone.graph.graph import Graph
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One equation.
 

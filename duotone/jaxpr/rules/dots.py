@@ -86,7 +86,7 @@ def in_steps(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
+def dot_in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     """Returns a dot in the form ``rows``, with derivatives in the same form.
 
     Args:
@@ -96,17 +96,11 @@ def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> An
         dtype: dtype of the result: float32, or half to round the float32 sums.
         steps: steps of its optimization; empty if it has none.
     """
-    return _in_rows(lhs, rhs, numbers, dtype, steps)
-
-
-# Most dots of a network have the same shapes as another dot. JAX lowers a ``jit`` once for all.
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 
 
-@functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
-def _rows_dot_derivative(
+@functools.partial(dot_in_rows.defjvp, symbolic_zeros=True)
+def _derivative_in_rows(
     numbers: Dims, dtype: str, steps: Steps, primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
     lhs, rhs = primals
@@ -130,8 +124,8 @@ def total(parts: Sequence[Any], result: Any) -> Any:
     return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
 
 
-# A trace of its own keeps the name scopes of the first dot out of the program that all call.
-rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
+# Most dots of a network have the same shapes as another dot. JAX lowers a ``jit`` once for all.
+rows_dot = jax.jit(dot_in_rows, static_argnums=(2, 3, 4))
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:

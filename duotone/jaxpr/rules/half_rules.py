@@ -21,7 +21,7 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.reductions import reduced
-from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
+from duotone.jaxpr.rules.weight_dots import DotForm, of_weight, rows_dot_of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter, is_host_array
 from duotone.ops.traits import Trait
@@ -164,11 +164,9 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     in_float32 = r.kept(node, 0) is Paint.FULL and node not in r.optimizations.reductions.nodes
     how = _dot_form(r, step, FULL_DTYPE if in_float32 else r.half.name, arrays)
     slot = _weight_slot(r, step, env) if arrays else None
-    result = _bound(r, how, operands)
     if slot is None:
-        return [result]
-    full = _full_weight(r, env, step.inputs[slot])
-    return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
+        return [_bound(r, how, operands)]
+    return [_bound_of_weight(r, how, operands, slot, _full_weight(r, env, step.inputs[slot]))]
 
 
 @_binding_rule("conv_general_dilated")
@@ -186,11 +184,9 @@ def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 
     def dot(lhs: Any, rhs: Any, numbers: Dims) -> Any:
         how = DotForm(ROWS, numbers, dtype, r.half.name)
-        result = _bound(r, how, (lhs, rhs))
         if weight is None or not _takes_gradient(weight):
-            return result
-        full = lax.reshape(weight, rhs.shape)
-        return r.bound_once(of_weight, [result, lhs, rhs, full], 1, how)
+            return _bound(r, how, (lhs, rhs))
+        return _bound_of_weight(r, how, (lhs, rhs), 1, lax.reshape(weight, rhs.shape))
 
     return [window_dot(step.eqn.params, image, filters, step.eqn.outvars[0].aval.shape, dot)]
 
@@ -201,6 +197,16 @@ def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
         return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.steps)
     lhs, rhs = operands
     return how.dot(lhs, rhs, how.dtype)
+
+
+def _bound_of_weight(
+    r: Rewriter, how: DotForm, operands: Sequence[Any], slot: int, full: Any
+) -> Any:
+    """Binds the dot of a weight, with the gradient of the full weight."""
+    if how.kind == ROWS:
+        return r.bound_once(rows_dot_of_weight, [*operands, full], slot, how)
+    result = _bound(r, how, operands)
+    return r.bound_once(of_weight, [result, *operands, full], slot, how)
 
 
 def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:

@@ -18,7 +18,15 @@ import jax
 from jax import lax
 
 from duotone.graph.forms import ROWS
-from duotone.jaxpr.rules.dots import Dims, general_dot, half_product, in_steps, is_zero, total
+from duotone.jaxpr.rules.dots import (
+    Dims,
+    dot_in_rows,
+    general_dot,
+    half_product,
+    in_steps,
+    is_zero,
+    total,
+)
 from duotone.precision.optimize.optimization import ExpressionStep
 
 
@@ -93,6 +101,14 @@ def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any)
     if not is_zero(tangents[3]):
         parts.append(form.product(*_with(pair, slot, tangents[3])))
     return of_weight(*primals, slot, form), total(parts, result)
+
+
+# JAX lowers a ``jit`` once for all dots of the same shapes.
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def rows_dot_of_weight(lhs: Any, rhs: Any, full: Any, slot: int, form: DotForm) -> Any:
+    """Returns a dot of a weight in the form ``rows``; takes the arguments of :func:`of_weight`."""
+    result = dot_in_rows(lhs, rhs, form.numbers, form.dtype, form.steps)
+    return of_weight(result, lhs, rhs, full, slot, form)
 
 
 def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:

@@ -89,7 +89,7 @@ def with_rule(
 
     def rule(leaves: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         moved = tuple(not isinstance(tangent, SymbolicZero) for tangent in tangents)
-        found = forward(leaves, moved)
+        found = _jax.on_known(lambda *leaves: forward(leaves, moved), leaves)
         if found is None:
             return jax.jvp(program, leaves, tuple(map(_dense, tangents)))
         results, residuals, passes = found

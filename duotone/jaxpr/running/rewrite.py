@@ -245,7 +245,7 @@ class Rewriter:
         with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
             results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            rounded_once = paint is Paint.HALF and value in self.recompute.rounded_once
+            rounded_once = value in self.recompute.rounded_once and paint is Paint.HALF
             env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
 
     def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
@@ -257,10 +257,11 @@ class Rewriter:
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
         """Returns the results of a step in which nothing is half."""
-        operands = [env.find(value, Paint.FULL) for value in step.inputs]
+        full = Paint.FULL
+        operands = [env.find(value, full) for value in step.inputs]
         if any(operand is None for operand in operands):
             with _jax.EquationContext(step.eqn):  # for the casts
-                operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
+                operands = [self.read(env, value, full) for value in step.inputs]
         return _jax.bind_again(step.eqn, operands)
 
     def source(self, env: Env, node: int, value: int) -> Env:

@@ -204,6 +204,9 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
     return pinned
 
 
+_DECIDED = (Kind.DENY, Kind.UNLISTED)
+
+
 def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
     """Denies a node that computes with a constant that half cannot represent.
 
@@ -216,14 +219,14 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     the number of elements of a mean over a batch of images, only makes a value smaller. Division by
     one that is too small makes it larger.
     """
-    if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
+    if found.pin is not None or found.kind in _DECIDED:
         return found
-    moved_only = Trait.COMMUTES in node.traits and len(node.inputs) == 1
     for slot, magnitude in graph.constants(node):
         divisor = Trait.DIVIDES in node.traits and slot == 1
         if _is_too_large(node, found.kind, magnitude, half):
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
             return _denied(found, magnitude.largest, half, taint)
+        moved_only = Trait.COMMUTES in node.traits and len(node.inputs) == 1
         if magnitude.smallest < half.smallest_normal and not moved_only:
             lost = divisor or magnitude.smallest <= half.smallest / 2
             taint = Taint.EVERYWHERE if lost else Taint.DOMINANT

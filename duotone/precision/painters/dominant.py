@@ -81,12 +81,12 @@ def paint_allow(canvas: Canvas) -> None:
 
 def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
     """Paints nodes half forward along dominant operands."""
-    graph = canvas.graph
-    queue = deque(value.index for value in graph.values if canvas.stored(value.index) is Paint.HALF)
+    graph, half = canvas.graph, Paint.HALF
+    queue = deque(value.index for value in graph.values if canvas.stored(value.index) is half)
     while queue:
         for reader, slot in canvas.consumers[queue.popleft()]:
             node = graph.nodes[reader]
-            if canvas.compute[reader] is Paint.HALF or not canvas.open[reader]:
+            if canvas.compute[reader] is half or not canvas.open[reader]:
                 continue
             if canvas.kind(reader) not in PASSIVE or tainted[reader]:
                 continue
@@ -94,8 +94,8 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
                 continue
             asked = canvas.kind(reader) is Kind.INFER and Trait.ADDS_INTO in node.traits
             detail = canvas.entry(reader).reason if asked else ""  # no table infers such a sum
-            canvas.paint(reader, Paint.HALF, Rule.DOWNSTREAM, detail)
-            queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
+            canvas.paint(reader, half, Rule.DOWNSTREAM, detail)
+            queue.extend(v for v in node.outputs if canvas.stored(v) is half)
 
 
 def _becomes_half(canvas: Canvas, node: Node, slot: int) -> bool:
@@ -155,7 +155,7 @@ def _state(canvas: Canvas) -> set[int]:
         if index not in state or index in returned:
             continue
         readers = canvas.readers(graph.nodes[index].outputs, but=state)
-        only_state = all(canvas.compute[r] is Paint.FULL or r in state for r in readers)
+        only_state = all(r in state or canvas.compute[r] is Paint.FULL for r in readers)
         if only_state and any(r in state for r in readers):
             continue
         state.discard(index)

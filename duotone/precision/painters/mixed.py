@@ -33,8 +33,10 @@ def compute_full_store_half(canvas: Canvas) -> None:
     picked = _picked(canvas)
     for node in reversed(graph.nodes):
         index = node.index
+        if canvas.rules[index] is not Rule.DOWNSTREAM:
+            continue
         arithmetic = canvas.kind(index) is Kind.INFER
-        if canvas.rules[index] is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
+        if not (arithmetic or index in picked):
             continue
         if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
             continue  # it adds in memory, so its result is stored whatever its readers do

@@ -47,6 +47,10 @@ class Painting:
         return full and all(node.half_outputs) and not node.fixed
 
 
+# Python 3.11 takes long to look up a member of an enumeration, and this code is hot.
+_CLEAR, _STRUCTURAL = Kind.CLEAR, Trait.STRUCTURAL
+
+
 class Canvas:
     """The painting while a painter works on it: precisions so far, and one rule per node.
 
@@ -65,6 +69,10 @@ class Canvas:
         self.details: dict[int, str] = {}
         self.state: frozenset[int] = frozenset()
         self.open = [self._is_open(node) for node in graph.nodes]
+        self._clear = [
+            is_open and kind is _CLEAR and _STRUCTURAL not in node.traits
+            for node, is_open, kind in zip(graph.nodes, self.open, self._kinds, strict=True)
+        ]
 
     def _is_open(self, node: Node) -> bool:
         """Returns True if a painter decides on a node; paints the node if not."""
@@ -131,9 +139,7 @@ class Canvas:
 
         It moves, selects, clips or compares, and half reached it from an operand.
         """
-        passive = self.open[node] and self.kind(node) is Kind.CLEAR
-        downstream = passive and self.rules[node] is Rule.DOWNSTREAM
-        return downstream and Trait.STRUCTURAL not in self.graph.nodes[node].traits
+        return self._clear[node] and self.rules[node] is Rule.DOWNSTREAM
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
         """Returns the nodes that read values, directly or through transparent nodes.
@@ -206,8 +212,9 @@ def check_painting(painting: Painting, graph: Graph) -> Painting:
         RewriteError: a node that cannot be half is, or an output that must be half is not.
     """
     for node in graph.nodes:
-        half = Paint.HALF in (painting.compute[node.index], painting.store[node.index])
-        if half and not node.paintable:
+        if node.paintable:
+            continue
+        if Paint.HALF in (painting.compute[node.index], painting.store[node.index]):
             raise RewriteError(
                 f"{node.op} at {node.source} was painted half, but it cannot be: {node.fixed}"
             )

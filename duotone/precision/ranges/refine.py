@@ -181,9 +181,9 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
     for node in graph.nodes:
         entry = classes.nodes[node.index].entry
         additive = entry.taint is Taint.ADDITIVE and entry.kind is Kind.DENY
-        passes = (
+        passes = not reached.isdisjoint(node.inputs) and (
             Trait.COMMUTES in entry.traits or Trait.ADDS in entry.traits
-        ) and not reached.isdisjoint(node.inputs)
+        )
         if additive or passes:
             found.add(node.index)
             reached.update(node.outputs)

@@ -36,10 +36,14 @@ def keep_repeated(classes: Classes, background: Background) -> Classes:
     Returns:
         New classes; the same object if there are no such operations.
     """
+    denied = {
+        index
+        for index, found in enumerate(classes.nodes)
+        if found.rule is not None and found.kind is Kind.DENY
+    }
     found: dict[int, str] = {}
-    for equal in _equal(background.graph):
-        kinds = [classes.nodes[index] for index in equal]
-        if any(kind.kind is Kind.DENY and kind.rule is not None for kind in kinds):
+    for equal in _equal(background.graph) if denied else ():
+        if not denied.isdisjoint(equal):
             found.update(dict.fromkeys(equal, _REASON))
     return classes.with_denied(found, Rule.REPEATED)
 
