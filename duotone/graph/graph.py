@@ -212,7 +212,9 @@ class Node:
                             where an Einstein sum has the same letter; absent where the type holds
                             shardings
     ``positions``           the operands that hold the positions at which the node reads another
-    ``tiles``               1 for a convolution whose windows tile the image, which is a dot
+    ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
+    ``phases``              1 for a convolution of an image with zeros between its elements, which
+                            is several convolutions of the image as it is
     ``apart``               for a convolution of a dilated operand: one in so many products has an
                             element, and the others a zero
     ``slides``              the groups of a convolution for which a CPU's library has a half

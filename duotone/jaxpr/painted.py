@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from duotone.devices.table import DeviceForms
 from duotone.graph.graph import Boundary, HalfType, Paint
+from duotone.graph.products import flops_of
 from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
@@ -72,7 +73,7 @@ class PaintedProgram:
             if self.painting.compute[node.index] is Paint.HALF:
                 groups = node.attributes.get("slides")
                 dense = groups if isinstance(groups, float) else 1.0
-                total += node.flops * graph.trips(node) * dense
+                total += flops_of(node) * graph.trips(node) * dense
         return total
 
     @property

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Graph, Node, Value
+from duotone.graph.products import flops_of
 from duotone.ops.traits import Trait
 from duotone.precision.record import (
     CastRecord,
     OperationRecord,
     Record,
-    flops_of,
     maker_of,
     makers,
     shape_of,

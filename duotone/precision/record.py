@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from duotone.errors import ArgumentError
 from duotone.graph.graph import Graph, HalfType, Node, Paint
+from duotone.graph.products import flops_of
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
@@ -328,12 +329,6 @@ def _operation(
         given=_given(graph, node, painting.compute[node.index]),
         sizes=sizes_of(node),
     )
-
-
-def flops_of(node: Node) -> float:
-    """Returns the FLOPs of one execution, without products with the zeros of a dilated operand."""
-    apart = node.attributes.get("apart", 1.0)
-    return node.flops / apart if isinstance(apart, float) else node.flops
 
 
 def sizes_of(node: Node) -> tuple[int, ...]:
