@@ -292,11 +292,6 @@ def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
     return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)
 
 
-def is_custom_root(eqn: Eqn) -> bool:
-    """Checks if an equation is ``jax.lax.custom_root``, a primitive of its own from 0.12."""
-    return type(eqn.params.get("_prim")).__name__ == "CustomRoot"
-
-
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """Returns the arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 

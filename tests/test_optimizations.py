@@ -57,6 +57,10 @@ def pointwise(image: Any, filters: Any) -> Any:
     return jax.lax.conv_general_dilated(image, filters, (1, 1), "SAME", dimension_numbers=numbers)
 
 
+def spread(image: Any, filters: Any) -> Any:
+    return jax.lax.conv_transpose(image, filters, (2, 2), "SAME")
+
+
 NORM: Program = (jax.grad(normed, argnums=(0, 1, 2)), (WEIGHTS, SCALE, BIAS, X))
 PROGRAMS: dict[str, Program] = {
     "trilinear": (gradient(plain), ARRAYS),
@@ -68,6 +72,7 @@ PROGRAMS: dict[str, Program] = {
     "dot_orders": (jax.grad(grouped_loss, argnums=(0, 1, 2)), GROUPED),
     "swapped_rows": (jax.grad(lambda w, x: (x @ w).sum()), SQUARE),
     "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
+    "phases": (spread, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "library_convolutions": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),

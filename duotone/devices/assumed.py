@@ -64,9 +64,3 @@ def platform_to_paint_for() -> str:
 def assumed() -> AssumedDevice | None:
     """Returns the device to paint for, or ``None`` for JAX's default device."""
     return _jax.assumed_device.value
-
-
-def platform_to_paint_for() -> str:
-    """Returns the platform that a trace is for: the assumed device's, else the default's."""
-    device = assumed()
-    return jax.default_backend() if device is None else device.platform

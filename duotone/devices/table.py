@@ -77,7 +77,9 @@ _WITH_OPTIONS = Profitability(
     min_flops=1e8,
     min_intensity=100.0,
     only_allow=True,
+    window_dots=(4e6, 64.0),
     convolutions=4e6,
+    phases=5e7,
     convolution_intensity=150.0,
     float32_sums=False,
 )
@@ -125,7 +127,7 @@ TABLE = {
             min_flops=4e6,
             min_intensity=64.0,
             only_allow=True,
-            window_dots=True,
+            window_dots=(4e6, 64.0),
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
         optimizations=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
@@ -135,7 +137,7 @@ TABLE = {
         PLAIN,
         _WITH_OPTIONS,
         "measured with jaxlib 0.12.0 on AVX512-BF16, AMD (benchmarks/cpu_forms.py)",
-        optimizations=_names("one_hot library_convolutions") | _CPU,
+        optimizations=_names("one_hot window_dots library_convolutions phases") | _CPU,
         options=True,
     ),
     "cpu-amx-options": DeviceForms(
@@ -143,7 +145,7 @@ TABLE = {
         PLAIN,
         _WITH_OPTIONS,
         "convolutions measured with jaxlib 0.12.0 on AMX; the limits are those of AVX512-BF16",
-        optimizations=_names("one_hot library_convolutions") | _CPU,
+        optimizations=_names("one_hot window_dots library_convolutions phases") | _CPU,
         options=True,
     ),
     "cpu": DeviceForms(

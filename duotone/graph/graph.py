@@ -204,8 +204,7 @@ class Node:
                             first (Fortran's order)
     ``length``              the length of the dimension along which a counter counts
     ``updates``             how many updates of a scatter one element gets at most
-    ``once``                set if a scatter never adds two updates to one element, whatever its
-                            indices
+    ``once``                set if a scatter adds at most one update to each element
     ``fill``                the number that a gather gives for indices outside of its operand;
                             absent for NaN, and for integers and complex numbers
     ``paired``              axes that the operand of a gather shares with its indices
@@ -213,9 +212,9 @@ class Node:
                             where an Einstein sum has the same letter; absent where the type holds
                             shardings
     ``positions``           the operands that hold the positions at which the node reads another
-    ``tiles``               1 for a convolution whose windows tile the image, which is a dot
-    ``apart``               for a convolution of a dilated operand: one in so many products has an
-                            element, and the others a zero
+    ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
+    ``phases``              1 for a convolution of a dilated image: one convolution for each phase
+    ``apart``               for a convolution of a dilated operand: one product in so many has no 0
     ``filled``              for a convolution of a dilated operand: its products if the operand is
                             filled with zeros, over those without; absent for a filter's gradient
     ``slides``              the groups of a convolution for which a CPU's library has a half

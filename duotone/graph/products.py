@@ -24,6 +24,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from duotone.graph.graph import Node
+
 SHORTEST = 8
 """The fewest elements that a contraction must have. Volta would take 4."""
 
@@ -116,3 +118,9 @@ def _size(sides: Sequence[object]) -> float:
     """Returns the number of elements along some axes; infinity if the size of one is unknown."""
     known = [side for side in sides if type(side) is int]
     return math.prod(known) if len(known) == len(sides) else math.inf
+
+
+def flops_of(node: Node) -> float:
+    """Returns the FLOPs of one execution, without products with the zeros of a dilated operand."""
+    apart = node.attributes.get("apart", 1.0)
+    return node.flops / apart if isinstance(apart, float) else node.flops

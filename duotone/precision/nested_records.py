@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Graph, Node, Value
+from duotone.graph.products import flops_of
 from duotone.ops.traits import Trait
 from duotone.precision.node_facts import (
     filled_of,
-    flops_of,
     leaves_of,
     maker_of,
     makers,

@@ -1,4 +1,4 @@
-"""Facts about a node that its record holds: shape, makers, FLOPs, sizes, how its results leave."""
+"""Facts about a node that its record holds: shape, makers, sizes, how its results leave."""
 
 from __future__ import annotations
 
@@ -37,12 +37,6 @@ def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
         else:
             found[producer] = None
     return tuple(found)
-
-
-def flops_of(node: Node) -> float:
-    """Returns the FLOPs of one execution, without products with the zeros of a dilated operand."""
-    apart = node.attributes.get("apart", 1.0)
-    return node.flops / apart if isinstance(apart, float) else node.flops
 
 
 def filled_of(graph: Graph, node: Node) -> float:

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from duotone.errors import ArgumentError
 from duotone.graph.graph import Graph, HalfType, Node, Paint
+from duotone.graph.products import flops_of
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
 from duotone.precision.node_facts import (
     filled_of,
-    flops_of,
     leaves_of,
     maker_of,
     makers,

@@ -72,6 +72,15 @@ TILING = [
     ((8, 1), {"window_strides": (5, 1)}),
     ((2, 3), {"rhs_dilation": (4, 2)}),
     ((2, 3), {"window_strides": (1, 3), "rhs_dilation": (4, 1)}),
+    ((1, 1), {"window_strides": (2, 2)}),
+    ((1, 1), {"window_strides": (3, 5)}),
+    ((1, 1), {"window_strides": (3, 2), "padding": ((-1, 0), (0, -3))}),
+    ((3, 4), {"window_strides": (3, 4)}),
+    ((4, 2), {"rhs_dilation": (2, 5)}),
+    ((3, 6), {"rhs_dilation": (2, 1), "padding": ((-1, -2), (0, 0))}),
+    ((1, 1), {"lhs_dilation": (2, 2), "padding": ((0, 0), (0, 0))}),
+    ((1, 1), {"lhs_dilation": (2, 3), "padding": ((1, 0), (0, 2))}),
+    ((1, 6), {"lhs_dilation": (4, 1), "padding": ((0, 3), (0, 0))}),
 ]
 
 
@@ -93,14 +102,15 @@ def test_windows_that_tile_the_image_give_a_dot_with_the_same_sums(
 
 OTHERS = [
     ((3, 3), {"padding": "SAME"}, "they overlap"),
-    ((1, 1), {"window_strides": (2, 2)}, "some places are left out"),
-    ((3, 4), {"window_strides": (3, 4)}, "the last rows are left out"),
+    ((2, 3), {"window_strides": (3, 3)}, "some elements between windows are left out"),
     ((2, 2), {"window_strides": (2, 2), "padding": ((1, 1), (0, 0))}, "they reach beyond"),
+    ((2, 3), {"lhs_dilation": (2, 2), "padding": ((0, 0), (0, 0))}, "windows cover several phases"),
     (
         (1, 1),
-        {"lhs_dilation": (2, 2), "padding": ((0, 0), (0, 0))},
-        "there is nothing between the places",
+        {"lhs_dilation": (2, 2), "window_strides": (2, 2), "padding": ((0, 0), (0, 0))},
+        "it takes positions apart again",
     ),
+    ((1, 1), {"lhs_dilation": (2, 2), "padding": ((-1, 0), (0, 0))}, "zeros are cut off"),
     ((2, 3), {"rhs_dilation": (2, 2)}, "they overlap, being thin"),
 ]
 
@@ -130,6 +140,22 @@ def test_groups_stay() -> None:
 def test_its_gradients_are_dots_too(order: tuple[str, str, str]) -> None:
     image, filters = arrays(order, (1, 1))
     convolve = convolution(order)
+    gradient = jax.grad(lambda x, w: (convolve(x, w) ** 2).sum(), argnums=(0, 1))
+    program, found = rewritten(gradient, image, filters)
+    assert program.count("dot_general") == 3
+    assert "conv_general_dilated" not in program
+    exact = in_float64(gradient, image, filters)
+    for mine, wanted in zip(found, exact, strict=True):
+        assert np.abs(mine - wanted).max() <= 2**-7 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="/".join)
+@pytest.mark.parametrize("strides", [(2, 2), (3, 4), (7, 5)])
+def test_gradients_of_a_strided_convolution_are_dots(
+    strides: tuple[int, int], order: tuple[str, str, str]
+) -> None:
+    image, filters = arrays(order, (1, 1))
+    convolve = convolution(order, window_strides=strides, padding="SAME")
     gradient = jax.grad(lambda x, w: (convolve(x, w) ** 2).sum(), argnums=(0, 1))
     program, found = rewritten(gradient, image, filters)
     assert program.count("dot_general") == 3

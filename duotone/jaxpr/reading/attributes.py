@@ -17,7 +17,7 @@ import numpy as np
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
 from duotone.jaxpr.reading.operations import OWN_DOT
-from duotone.jaxpr.reading.windows import slides, tiling
+from duotone.jaxpr.reading.windows import has_phases, slides, tiling
 from duotone.jaxpr.rules.scatters import scatter_attributes
 from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
@@ -139,6 +139,8 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         found["tiles"] = 1.0
     if slides(eqn.params, *arrays[1:]):
         found["slides"] = float(groups)
+    if not _sharded(eqn) and has_phases(eqn.params, *arrays[1:]):
+        found["phases"] = 1.0
     return found
 
 

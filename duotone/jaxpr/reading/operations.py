@@ -188,7 +188,7 @@ def _meaning(eqn: _jax.Eqn) -> str:
 def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """Tells ``custom_root``, which is a solve, from the other calls of this primitive."""
     del ins, outs
-    if _jax.is_custom_root(eqn):
+    if type(eqn.params.get("_prim")).__name__ == "CustomRoot":  # from JAX 0.12
         return "custom_root", "linear algebra has no half form"
     return eqn.primitive.name, ""
 

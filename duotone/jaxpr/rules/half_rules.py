@@ -20,6 +20,7 @@ from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.optimizations import apply_optimization
+from duotone.jaxpr.rules.phases import in_phases
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight, rows_dot_of_weight
 from duotone.jaxpr.rules.windows import window_dot
@@ -171,24 +172,38 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 
 @_binding_rule("conv_general_dilated")
 def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """Binds a convolution of half operands, as a dot if it has the optimization ``window_dots``."""
+    """Binds a convolution of half operands, in the form of its optimization if it has one."""
     (node,) = step.nodes
     found = r.optimizations.at(node, Layer.BINDING)
-    if found is None or found.name != "window_dots" or not takes_rows(*operands):
-        return _bind(r, step, env, operands)
-    image, filters = operands
-    dtype = FULL_DTYPE if r.kept(node, 0) is Paint.FULL else r.half.name
+    name = "" if found is None or not takes_rows(*operands) else found.name
+    shape, (image, filters) = step.eqn.outvars[0].aval.shape, operands
+    if name == "window_dots":
+        dot = _dot_of_windows(r, step, env)
+        return [window_dot(step.eqn.params, image, filters, shape, dot)]
+    if name == "phases":
+
+        def convolve(lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:
+            return _jax.bind(step.eqn, [lhs, rhs], params)[0]
+
+        params = _half_parameters(r, step.eqn.params)
+        return [in_phases(params, image, filters, shape, convolve)]
+    return _bind(r, step, env, operands)
+
+
+def _dot_of_windows(r: Rewriter, step: Step, env: Env) -> Callable[[Any, Any, Dims], Any]:
+    """Returns a function that binds the dot of a convolution, whose right operand is a weight."""
+    dtype = FULL_DTYPE if r.kept(step.nodes[0], 0) is Paint.FULL else r.half.name
     weight = (
         env.find(step.inputs[1], Paint.FULL) if "weight_gradients" in r.optimizations.on else None
     )
 
     def dot(lhs: Any, rhs: Any, numbers: Dims) -> Any:
-        how = DotForm(ROWS, numbers, dtype, r.half.name)
+        how = DotForm(r.dots, numbers, dtype, r.half.name)
         if weight is None or not _takes_gradient(weight):
             return _bound(r, how, (lhs, rhs))
         return _bound_of_weight(r, how, (lhs, rhs), 1, lax.reshape(weight, rhs.shape))
 
-    return [window_dot(step.eqn.params, image, filters, step.eqn.outvars[0].aval.shape, dot)]
+    return dot
 
 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:

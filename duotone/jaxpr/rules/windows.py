@@ -1,20 +1,20 @@
-"""Convolutions whose windows tile the image, bound as dots (optimization ``window_dots``).
+"""Convolutions whose windows do not overlap, bound as dots (optimization ``window_dots``).
 
 XLA's CPU backend widens all operands of a bfloat16 convolution, but has a bfloat16 kernel for a dot
 in the form ``rows``. A reshape of the image separates output positions from window positions. It
-copies nothing if features are the last dimension.
+copies nothing if features are the last dimension. A slice drops elements that no window reads.
 
 :mod:`duotone.jaxpr.reading.windows` finds these convolutions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax import lax
 
-from duotone.jaxpr.reading.windows import Axis, tiling
+from duotone.jaxpr.reading.windows import Axis, Tile, tiling
 from duotone.jaxpr.rules.dots import Dims
 
 _PARTS = {
@@ -33,7 +33,7 @@ def window_dot(
     shape: Sequence[int],
     dot: Callable[[Any, Any, Dims], Any],
 ) -> Any:
-    """Returns a convolution whose windows tile the image, as a dot.
+    """Returns a convolution whose windows do not overlap, as a dot.
 
     Args:
         params: parameters of ``conv_general_dilated``.
@@ -42,25 +42,43 @@ def window_dot(
         shape: the shape of the result.
         dot: binds a dot, given reshaped operands and dimension numbers.
     """
-    kinds = tiling(params, image.shape, filters.shape, shape)
-    assert kinds is not None, "only convolutions whose windows tile have this optimization"
-    images, within, *axes = params["dimension_numbers"].lhs_spec
+    tiles = tiling(params, image.shape, filters.shape, shape)
+    assert tiles is not None, "only convolutions whose windows tile have this optimization"
+    numbers = params["dimension_numbers"]
+    images, within, *axes = numbers.lhs_spec
+    image = _sliced(image, dict(zip(axes, tiles, strict=True)))
+    zeros = dict(zip(numbers.out_spec[2:], [tile.zeros for tile in tiles], strict=True))
+    padding = [zeros.get(axis, (0, 0, 0)) for axis in range(len(shape))]
+    inner = [
+        (size - low - high - 1) // (between + 1) + 1
+        for size, (low, high, between) in zip(shape, padding, strict=True)
+    ]
     parts = {images: [("image", 0)], within: [("inside", 0)]}
-    for i, (axis, kind) in enumerate(zip(axes, kinds, strict=True)):
-        parts[axis] = [(part, i) for part in _PARTS[kind]]
-    of_filters = _labels(params["dimension_numbers"].rhs_spec, "feature", "inside", "window")
-    of_result = _labels(params["dimension_numbers"].out_spec, "image", "feature", "position")
-    sizes = dict(zip((*of_filters, *of_result), (*filters.shape, *shape), strict=True))
+    for i, (axis, tile) in enumerate(zip(axes, tiles, strict=True)):
+        parts[axis] = [(part, i) for part in _PARTS[tile.axis]]
+    of_filters = _labels(numbers.rhs_spec, "feature", "inside", "window")
+    of_result = _labels(numbers.out_spec, "image", "feature", "position")
+    sizes = dict(zip((*of_filters, *of_result), (*filters.shape, *inner), strict=True))
     left = [label for axis in range(image.ndim) for label in parts[axis]]
     right = [label for label in of_filters if label in left or label[0] == "feature"]
     summed = [label for label in left if label in right]
-    numbers = (tuple(map(left.index, summed)), tuple(map(right.index, summed))), ((), ())
+    contracted = (tuple(map(left.index, summed)), tuple(map(right.index, summed)))
     arrays = ((image, left), (filters, right))
     lhs, rhs = (lax.reshape(x, [sizes[label] for label in labels]) for x, labels in arrays)
-    product = dot(lhs, rhs, numbers)
+    product = dot(lhs, rhs, (contracted, ((), ())))
     made = [label for label in (*left, *right) if label not in summed]
     order = [made.index(label) for label in of_result if label in made]
-    return lax.reshape(lax.transpose(product, order), shape)
+    result = lax.reshape(lax.transpose(product, order), inner)
+    if tuple(inner) == tuple(shape):
+        return result
+    return lax.pad(result, lax.full((), 0, result.dtype), padding)
+
+
+def _sliced(image: Any, tiles: Mapping[int, Tile]) -> Any:
+    """Returns the elements of an image that the windows read."""
+    whole = [(0, size, 1) for size in image.shape]
+    read = [tiles[axis].read if axis in tiles else all_ for axis, all_ in enumerate(whole)]
+    return image if read == whole else lax.slice(image, *zip(*read, strict=True))
 
 
 def _labels(spec: Sequence[int], first: str, second: str, others: str) -> list[tuple[str, int]]:

@@ -16,6 +16,7 @@ import dataclasses
 import math
 
 from duotone.graph.graph import Graph, Node, Paint
+from duotone.graph.products import flops_of
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
@@ -23,6 +24,9 @@ from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
+
+_IN_LIBRARY = frozenset({"slides", "phases"})
+"""Attributes of convolutions that a CPU's library may compute."""
 
 
 def decline(classes: Classes, background: Background) -> Classes:
@@ -69,7 +73,10 @@ def _refusal(
     """
     limits = _limits(node, profitability)
     if limits is None:
-        would = "slides" in node.attributes and node.flops >= profitability.min_flops
+        would = (
+            not node.attributes.keys().isdisjoint(_IN_LIBRARY)
+            and flops_of(node) >= profitability.min_flops
+        )
         missing = profitability.missing if would else ""
         reason = f"{profitability.device}: {node.op} gains nothing from half{missing}"
         return Rule.DEVICE, reason, bool(missing)
@@ -77,11 +84,11 @@ def _refusal(
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return None  # a symbolic dimension may be large
     flops, intensity = limits
-    if node.flops < flops:
+    if flops_of(node) < flops:
         reason = f"below {flops:.3g} FLOP, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}", False
     read = sum(graph.values[value].size for value in node.inputs)
-    if node.flops < intensity * read:
+    if flops_of(node) < intensity * read:
         reason = f"below {intensity:g} FLOP per element read, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}", False
     return None
@@ -92,10 +99,13 @@ def _limits(node: Node, profitability: Profitability) -> tuple[float, float] | N
 
     A convolution that could be a dot counts as a dot.
     """
-    is_dot = profitability.window_dots and "tiles" in node.attributes
-    allowed = profitability.allow
-    if allowed is None or is_dot or not node.traits.isdisjoint(allowed):
+    allowed, dots = profitability.allow, profitability.window_dots
+    if dots is not None and "tiles" in node.attributes:
+        return dots
+    if allowed is None or not node.traits.isdisjoint(allowed):
         return profitability.min_flops, profitability.min_intensity
+    if "phases" in node.attributes and profitability.phases < math.inf:
+        return profitability.phases, profitability.convolution_intensity
     if "slides" not in node.attributes or profitability.convolutions == math.inf:
         return None
     one_group = node.attributes["slides"] == 1

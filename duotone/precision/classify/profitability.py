@@ -28,9 +28,12 @@ class Profitability:
             not gain, since casting the operands costs more than it saves.
         only_allow: whether only allow operations gain. Then all others stay full, and allow
             operations keep their float32 accumulators.
-        window_dots: whether convolutions whose windows tile the image gain as well, as dots.
+        window_dots: the FLOP, and FLOP per element of the operands, from which a convolution whose
+            windows do not overlap gains, as a dot; ``None`` if none does.
         convolutions: floating point operations from which a convolution whose windows slide over
             the image gains; infinite if none does.
+        phases: the same for a convolution of an image with zeros between its elements, without the
+            products by zero.
         convolution_intensity: the same per element of the operands, for convolutions of one group.
             XLA is so slow at float32 convolutions of one feature per group that half always gains.
         missing: what a convolution lacks that would gain with other compiler options, in words.
@@ -42,8 +45,9 @@ class Profitability:
     min_flops: float = 0.0
     min_intensity: float = 0.0
     only_allow: bool = False
-    window_dots: bool = False
+    window_dots: tuple[float, float] | None = None
     convolutions: float = math.inf
+    phases: float = math.inf
     convolution_intensity: float = 0.0
     missing: str = ""
     float32_sums: bool = True
@@ -55,9 +59,10 @@ class Profitability:
 
     def without(self, optimizations: frozenset[str]) -> Profitability:
         """Returns the operations that gain if some optimizations are switched off."""
-        kept = self.window_dots and "window_dots" not in optimizations
+        dots = None if "window_dots" in optimizations else self.window_dots
         least = math.inf if "library_convolutions" in optimizations else self.convolutions
-        return dataclasses.replace(self, window_dots=kept, convolutions=least)
+        phases = math.inf if "phases" in optimizations else self.phases
+        return dataclasses.replace(self, window_dots=dots, convolutions=least, phases=phases)
 
 
 EVERYTHING = Profitability("any device")

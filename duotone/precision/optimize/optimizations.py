@@ -114,9 +114,18 @@ REGISTRY = (
     ),
     RegistryRow(
         "window_dots",
-        "convolution whose windows tile the image = dot(image reshaped to windows, filters)",
+        "convolution whose windows do not overlap = dot(image reshaped to windows, filters)",
         "XLA has a bfloat16 kernel for dots and none for convolutions",
         dots.match_windows,
+        Trait.CONTRACTS,
+        layer=Layer.BINDING,
+    ),
+    RegistryRow(
+        "phases",
+        "convolution of an image with zeros between its elements = convolutions of the image, one "
+        "for each phase of the zeros",
+        "oneDNN's half kernels take an image without such zeros, and most products were by zero",
+        dots.match_phases,
         Trait.CONTRACTS,
         layer=Layer.BINDING,
     ),
@@ -197,7 +206,8 @@ BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 OPTIMIZATIONS = tuple(BY_NAME)
 """The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
-    "one_hot loop_sums dot_orders swapped_rows window_dots library_convolutions weight_gradients "
+    "one_hot loop_sums dot_orders swapped_rows window_dots phases library_convolutions "
+    "weight_gradients "
     "materialize_widened materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
