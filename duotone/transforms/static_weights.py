@@ -336,7 +336,9 @@ class WeightsRunner(Runner):
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, frozenset[str]]:
         """Returns the weights as a call reads them, and the names of the half leaves."""
-        return self._weights.recorded(self.plan(args, kwargs).given, self.half)
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        _, plan = self._compiled_plan(signature, arrays)
+        return self._weights.recorded(plan.given, self.half)
 
     def program(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -142,6 +142,18 @@ def test_fixed_weights_have_them_too(on_fast_cpu: None, compiled: list[Any]) -> 
     np.testing.assert_allclose(result, convolve(images, kernel), atol=0.3)
 
 
+def test_weights_are_cast_as_a_call_with_them_reads_them(
+    on_fast_cpu: None, compiled: list[Any]
+) -> None:
+    x, w = arrays(IMAGES, KERNEL)
+    swapped = lambda w, x: convolve(x, w)  # noqa: E731
+    record = duotone.cast_params(swapped, w, x)
+    assert record.params.dtype == jnp.bfloat16
+    found = duotone.autocast(swapped, weights=record)(x)
+    np.testing.assert_array_equal(found, duotone.autocast(swapped)(w, x))
+    assert compiled == [ON, ON]
+
+
 def test_compile_for_has_them_as_a_call_has(on_fast_cpu: None) -> None:
     images, kernel = arrays(IMAGES, KERNEL)
     compile_for = functools.partial(duotone.compile_for, target="cpu")
