@@ -34,7 +34,8 @@ def inside(seen: Explanation) -> list[Any]:
 def as_alone(operations: Any) -> list[Any]:
     """Operations without what depends on the program around."""
     return [
-        dataclasses.replace(o, index=0, reads=(), rewritten=False, given=()) for o in operations
+        dataclasses.replace(o, index=0, reads=(), rewritten=False, given=(), leaves=())
+        for o in operations
     ]
 
 

@@ -49,7 +49,7 @@ def own_jit(function: Callable[..., Any], *, rewritten: bool = False, **settings
 
     Example:
         >>> import jax.numpy as jnp, duotone
-        >>> step = own_jit(lambda x: duotone.autocast(jnp.dot)(x, x), donate_argnums=0)
+        >>> step = own_jit(lambda x: duotone.autocast(jnp.dot)(x, x))
         >>> float(step(jnp.full(2, 3.0)))
         18.0
     """

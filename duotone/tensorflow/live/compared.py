@@ -93,7 +93,7 @@ def compare_last() -> LiveComparison:
     """Compares the largest rewritten graph with its float32 original.
 
     It counts nodes, half nodes, casts, products, and the bytes that nodes read and write; it runs
-    nothing. :func:`explain_last` says why each node is half or float32.
+    nothing. :func:`duotone.tensorflow.explain_last` says why each node is half or float32.
 
     Returns:
         The figures of both graphs.
