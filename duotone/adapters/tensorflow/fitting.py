@@ -19,7 +19,8 @@ import keras
 from duotone.adapters.keras_callback import FIRST_LINES
 from duotone.adapters.keras_checks import check_model, optimizers_of
 from duotone.adapters.tensorflow.statistics import guard
-from duotone.tensorflow.live import switch
+from duotone.errors import TensorFlowError
+from duotone.tensorflow.live import jit, switch
 
 logger = logging.getLogger("duotone")
 
@@ -42,6 +43,7 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
         if made_before or hasattr(self.train_step, _WRAPPED) or not _wrapped_optimizers(self):
             return method(self, force=force)
         check_model(self)
+        _check_jit(self)
         _warn_of_eager(self)
         with _guarded_step(self):
             method(self, force=force)
@@ -104,6 +106,15 @@ def _statistics(model: Any) -> list[Any]:
     """Returns the variables of a model that are not trained, without those of its optimizers."""
     theirs = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [v for v in model.non_trainable_variables if id(v) not in theirs]
+
+
+def _check_jit(model: Any) -> None:
+    """Raises an error where XLA compiles the step of a model and duotone cannot rewrite it."""
+    if switch.is_enabled() and model.jit_compile and (name := jit.missing()):
+        raise TensorFlowError(
+            f"model {model.name!r}: this TensorFlow has no {name}, so a training step that XLA "
+            "compiles would stay float32. Compile the model with jit_compile=False."
+        )
 
 
 def _warn_of_eager(model: Any) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 import duotone
-from duotone.errors import ArgumentError, ArgumentTypeError, PolicyError
-from duotone.tensorflow.live import switch
+from duotone.errors import ArgumentError, ArgumentTypeError, PolicyError, TensorFlowError
+from duotone.tensorflow.live import jit, switch
 from tests.adapters.tensorflow_live.small import wrap
 from tests.tensorflow.in_tensorflow import needs_tensorflow
 
@@ -36,6 +36,22 @@ def test_an_optimizer_is_wrapped_once(tf):
     theirs = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     with pytest.raises(ArgumentError, match="scales the loss already"):
         enable(theirs(tf.compat.v1.train.AdamOptimizer(), "dynamic"))
+
+
+def test_a_step_that_xla_compiles_in_a_tensorflow_without_the_names(tf, monkeypatch):
+    import keras
+
+    layers = [keras.layers.Input((4,)), keras.layers.Dense(1)]
+    x = tf.ones((8, 4))
+    monkeypatch.setattr(jit, "missing", lambda: "context.get_function_def")
+    for compiled in (True, False):
+        model = keras.Sequential(layers)
+        model.compile(wrap(keras.optimizers.SGD(0.1)), "mse", jit_compile=compiled)
+        if compiled:
+            with pytest.raises(TensorFlowError, match=r"get_function_def.*jit_compile=False"):
+                model.fit(x, x[:, :1], verbose=0)
+        else:
+            model.fit(x, x[:, :1], verbose=0)
 
 
 def test_a_class_is_not_an_optimizer(tf):
