@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
@@ -106,3 +106,39 @@ def following(
 def is_state(node: Node) -> bool:
     """Returns True if a node carries a value that the iterations read, and do not only add to."""
     return Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
+
+
+def reached(
+    nodes: Mapping[int, Node],
+    starts: Iterable[int],
+    next_to: Callable[[Node], Iterable[int]],
+    passes: Callable[[Node], bool] = lambda _: True,
+) -> set[int]:
+    """Returns which of some nodes others reach; a start only if a way leads back to it.
+
+    Args:
+        nodes: by index, such as those of a loop.
+        starts: indices of nodes.
+        next_to: returns the indices of the nodes next to one: its readers, or its makers.
+        passes: returns whether a way may lead to a node.
+    """
+    found, queue = set[int](), list(starts)
+    while queue:
+        for index in next_to(nodes[queue.pop()]):
+            if index not in found and index in nodes and passes(nodes[index]):
+                found.add(index)
+                queue.append(index)
+    return found
+
+
+def readers(graph: Graph, node: Node) -> Iterable[int]:
+    """Returns the indices of the nodes that read a result of a node."""
+    return (reader for v in node.outputs for reader, _ in graph.consumers[v])
+
+
+def nodes_by_body(graph: Graph) -> dict[int, list[Node]]:
+    """Returns the nodes of each body that has any, without those of the bodies nested in it."""
+    found: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        found.setdefault(node.body, []).append(node)
+    return found

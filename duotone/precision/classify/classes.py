@@ -67,12 +67,19 @@ class NodeClass:
         return NodeClass(entry, rule=rule, origin=self.listed)
 
 
+_CONTRACTS = Trait.CONTRACTS  # bound once: these are hot
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Classes:
     """The class of each node, and the half type for which it holds."""
 
     nodes: tuple[NodeClass, ...]
     half: HalfType
+
+    def is_dot(self, node: Node) -> bool:
+        """Returns True for allow operations, and for dots that are too short to be one."""
+        return self.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
 
     def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
         """Returns these classes, some replaced by index; the same object if none is."""

@@ -14,15 +14,12 @@ A dot on that way (LSTM, GRU) rounds the state in every step anyway, and the gat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node
-from duotone.graph.terms import is_state, moved, scales
-from duotone.ops.entries import Kind
+from duotone.graph.terms import is_state, moved, nodes_by_body, reached, readers, scales
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
-
-_DOTS = frozenset({Trait.CONTRACTS})
 
 
 def find_decays(graph: Graph, classes: Classes) -> set[int]:
@@ -34,9 +31,11 @@ def find_decays(graph: Graph, classes: Classes) -> set[int]:
     """
     found = {v for node in graph.nodes if Trait.MULTIPLIES_UP in node.traits for v in node.inputs}
     found |= _products_of_parts(graph)
-    for body in graph.bodies:
-        if body.kind is BodyKind.LOOP:
-            found |= _factors(graph, classes, body)
+    loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
+    of_bodies = nodes_by_body(graph) if loops else {}
+    for body in loops:
+        inside = [n for index in graph.bodies_in(body.index) for n in of_bodies.get(index, ())]
+        found |= _factors(graph, classes, body, {node.index: node for node in inside})
     return found
 
 
@@ -54,17 +53,15 @@ def _products_of_parts(graph: Graph) -> set[int]:
     return found
 
 
-def _factors(graph: Graph, classes: Classes, body: Body) -> set[int]:
+def _factors(graph: Graph, classes: Classes, body: Body, nodes: Mapping[int, Node]) -> set[int]:
     """Returns the factors of the states of a loop that no dot reads on their way."""
-    inside = graph.bodies_in(body.index)
-    nodes = {node.index: node for node in graph.nodes if node.body in inside}
     found = set[int]()
     for carry in [n for n in nodes.values() if is_state(n) and n.body == body.index]:
         if not graph.values[carry.outputs[0]].paintable:
             continue
-        way = _reach(carry, nodes, lambda node: _readers(graph, node))
-        way &= _reach(carry, nodes, lambda node: _makers(graph, node))
-        if any(_is_dot(nodes[index], classes) for index in way):
+        way = reached(nodes, [carry.index], lambda node: readers(graph, node))
+        way &= reached(nodes, [carry.index], lambda node: _makers(graph, node))
+        if any(classes.is_dot(nodes[index]) for index in way):
             continue
         for index in way:
             node = nodes[index]
@@ -73,25 +70,5 @@ def _factors(graph: Graph, classes: Classes, body: Body) -> set[int]:
     return found
 
 
-def _is_dot(node: Node, classes: Classes) -> bool:
-    return classes.nodes[node.index].kind is Kind.ALLOW or not node.traits.isdisjoint(_DOTS)
-
-
-def _readers(graph: Graph, node: Node) -> Iterable[int]:
-    return (reader for v in node.outputs for reader, _ in graph.consumers[v])
-
-
 def _makers(graph: Graph, node: Node) -> Iterable[int]:
     return (graph.values[v].producer for v in node.inputs if graph.values[v].paintable)
-
-
-def _reach(
-    start: Node, nodes: Mapping[int, Node], next_to: Callable[[Node], Iterable[int]]
-) -> set[int]:
-    """Returns the nodes of a loop that a carry reaches, the carry itself if it does."""
-    found, queue = set[int](), [start]
-    while queue:
-        new = {index for index in next_to(queue.pop()) if index in nodes} - found
-        found |= new
-        queue += (nodes[index] for index in new)
-    return found

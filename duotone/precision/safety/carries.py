@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
-from duotone.graph.terms import is_one, is_scaled, is_state, moved, scales, subtracts
+from duotone.graph.terms import is_one, is_scaled, is_state, moved, nodes_by_body, scales, subtracts
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -61,18 +61,15 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
     sums: dict[int, str] = {}
     endless: dict[int, str] = {}
     ending: list[_Loop] = []
-    inside: dict[int, list[Node]] = {}
-    if any(body.kind is BodyKind.LOOP for body in graph.bodies):
-        for node in graph.nodes:
-            inside.setdefault(node.body, []).append(node)
-    for body in graph.bodies:
-        if body.kind is BodyKind.LOOP:
-            loop = _Loop(graph, classes, body, inside)
-            if loop.ends_by_a_number():
-                endless.update((node.index, _END) for node in loop.nodes)
-                ending.append(loop)
-            else:
-                sums.update((node.index, _SUM) for node in loop.sums())
+    loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
+    inside = nodes_by_body(graph) if loops else {}
+    for body in loops:
+        loop = _Loop(graph, classes, body, inside)
+        if loop.ends_by_a_number():
+            endless.update((node.index, _END) for node in loop.nodes)
+            ending.append(loop)
+        else:
+            sums.update((node.index, _SUM) for node in loop.sums())
     endless = dict.fromkeys(_replays(graph, ending), _REPLAY) | endless
     return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
 
@@ -105,10 +102,7 @@ def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
         classes: the class of each node.
         body: the body of the loop.
     """
-    inside: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        inside.setdefault(node.body, []).append(node)
-    return _Loop(graph, classes, body, inside).is_over_layers()
+    return _Loop(graph, classes, body, nodes_by_body(graph)).is_over_layers()
 
 
 class _Loop:

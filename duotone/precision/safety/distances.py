@@ -24,7 +24,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.dot_operands import Dots, is_dot
+from duotone.precision.safety.dot_operands import Dots
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
@@ -48,7 +48,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
     for node in graph.nodes:
-        if is_dot(node, classes) and len(node.inputs) == 2 and search.is_of_distances(node):
+        if classes.is_dot(node) and len(node.inputs) == 2 and search.is_of_distances(node):
             reasons |= dict.fromkeys(search.gradients(node), _GRADIENT) | {node.index: _REASON}
         for dot in search.moments(node) if _ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}

@@ -6,18 +6,11 @@ import functools
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import scales
-from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
-_CONTRACTS = Trait.CONTRACTS  # bound once: these are hot
 _PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
 _LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
-
-
-def is_dot(node: Node, classes: Classes) -> bool:
-    """Returns True for allow operations, and for dots that are too short to be one."""
-    return classes.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
 
 
 class Dots:
@@ -49,7 +42,7 @@ class Dots:
         """By the origin of an operand of a dot, the dots that read it, and their other operands."""
         found: dict[int, list[tuple[int, int]]] = {}
         for node in self.graph.nodes:
-            if is_dot(node, self.classes) and len(node.inputs) == 2:
+            if self.classes.is_dot(node) and len(node.inputs) == 2:
                 for value, other in (node.inputs, node.inputs[::-1]):
                     found.setdefault(self.origin(other), []).append((node.index, value))
         return found

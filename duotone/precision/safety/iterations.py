@@ -27,11 +27,10 @@ arithmetic on the way back to it. Most iterations solve something, so the next r
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node
-from duotone.graph.terms import is_one, is_scaled, is_state, scales
+from duotone.graph.terms import is_one, is_scaled, is_state, reached, readers, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -166,7 +165,7 @@ class _Loop:
         return False if passes or Trait.UNDESCRIBED in node.traits else None
 
     def _readers(self, node: Node) -> Iterable[int]:
-        return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])
+        return readers(self._graph, node)
 
     def _makers(self, node: Node) -> Iterable[int]:
         return (self._graph.values[v].producer for v in node.inputs)
@@ -182,13 +181,8 @@ class _Loop:
 
         With ``choices`` it also follows values that they chose: integers and truth values.
         """
-        found, queue = set[int](), deque(starts)
-        while queue:
-            for index in next_to(self._nodes[queue.popleft()]):
-                if index in found or index not in self._nodes:
-                    continue
-                node = self._nodes[index]
-                if choices or any(self._graph.values[v].paintable for v in node.outputs):
-                    found.add(index)
-                    queue.append(index)
-        return found
+
+        def passes(node: Node) -> bool:
+            return choices or any(self._graph.values[v].paintable for v in node.outputs)
+
+        return reached(self._nodes, starts, next_to, passes)

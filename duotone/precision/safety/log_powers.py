@@ -28,7 +28,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.dot_operands import Dots, is_dot
+from duotone.precision.safety.dot_operands import Dots
 
 _REASON = "a logarithm reads its result, or its power: a relative error counts"
 _ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
@@ -75,7 +75,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
         node = graph.nodes[value.producer]
         if not _passes(node, graph):
             continue
-        if is_dot(node, classes):
+        if classes.is_dot(node):
             denied[node.index] = _REASON
         queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
     dots = Dots(graph, classes)
@@ -96,7 +96,7 @@ def _before_roots(dots: Dots) -> set[int]:
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
-        if is_dot(node, dots.classes):
+        if dots.classes.is_dot(node):
             origins = {dots.origin(v) for v in node.inputs}
             makers = map(dots.maker, origins)
             powers = any(made is not None and Trait.POWER in made.traits for made in makers)

@@ -32,7 +32,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.dot_operands import Dots, is_dot
+from duotone.precision.safety.dot_operands import Dots
 
 _ERROR = 1 / 32
 """The magnified rounding error of a value of 1 from which a difference quotient is denied."""
@@ -141,7 +141,7 @@ def _same_computation(dots: Dots, one: int, other: int) -> bool:
         first, second = dots.maker(one), dots.maker(other)
         if first is None or second is None or not _alike(dots.graph, first, second):
             return False
-        if is_dot(first, dots.classes):
+        if dots.classes.is_dot(first):
             shared = {dots.origin(v) for v in first.inputs}
             return not shared.isdisjoint(map(dots.origin, second.inputs))
         one, other = _operand(dots, first), _operand(dots, second)
@@ -176,7 +176,7 @@ def _upstream(dots: Dots, value: int) -> Iterator[int]:
         node = dots.maker(queue.pop())
         if node is None:
             continue
-        if is_dot(node, dots.classes):
+        if dots.classes.is_dot(node):
             yield node.index
         new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen
         seen |= new
