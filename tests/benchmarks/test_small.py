@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,47 +11,20 @@ import optax
 import pytest
 
 import duotone
-from benchmarks import _common
 from benchmarks.zoo import ZOO, names_of
 from benchmarks.zoo.small_sequences import retained
+from tests.benchmarks.zoo_steps import check_steps, dot_types, slow_but
 
-DOTS = ("dot_general", "conv_general_dilated")
 QUICK = ("autoencoder", "flow")
 FORCED = duotone.Policy(ignore_performance=True)
-models = pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-        for name in names_of("small")
-    ],
-)
-
-
-def dot_types(step: Any, shapes: Any) -> set[str]:
-    def equations(jaxpr: Any) -> Any:
-        for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-            yield eqn
-            for nested in _common.nested_programs(eqn.params.values()):
-                yield from equations(nested)
-
-    traced = jax.make_jaxpr(step)(*shapes)
-    return {
-        str(eqn.invars[0].aval.dtype) for eqn in equations(traced) if eqn.primitive.name in DOTS
-    }
+models = pytest.mark.parametrize("name", slow_but(names_of("small"), QUICK))
 
 
 @models
 @pytest.mark.parametrize("size", ["full", "tiny"])
 def test_a_step_keeps_the_state_and_is_the_same_by_hand_but_for_its_dots(name, size):
     plain, by_hand = (ZOO[name].make(dtype, size) for dtype in (None, jnp.float16))
-    shapes = plain.step_shapes()
-    assert shapes == by_hand.step_shapes()
-    for case in (plain, by_hand):
-        state, loss = jax.eval_shape(case.step, *shapes)
-        assert (loss.shape, loss.dtype) == ((), jnp.float32)
-        same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, shapes[0])
-        assert all(jax.tree.leaves(same))
-    assert dot_types(plain.step, shapes) == {"float32"}
+    shapes = check_steps(plain, by_hand)
     assert "float16" in dot_types(by_hand.step, shapes)
 
 

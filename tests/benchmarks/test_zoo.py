@@ -19,6 +19,7 @@ from benchmarks.zoo.layers import attend, causal_mask
 from benchmarks.zoo.llama import rotate
 from benchmarks.zoo.moe import route
 from benchmarks.zoo.unet import STEPS, noised
+from tests.benchmarks.zoo_steps import DOTS, check_steps, dot_types, slow_but
 
 # As published, where it was; the mixture of experts is ours.
 PARAMETERS = {
@@ -40,31 +41,11 @@ PARAMETERS = {
 }
 # A router, the states of a scan, and the letters of a CTC loss stay float32 by hand too.
 WIDE_DOTS = ("moe", "mamba", "conformer")
-DOTS = ("dot_general", "conv_general_dilated")
 QUICK = ("gpt2", "lstm", "dlrm")
 
 
 # They build whole models: what a user needs to trust the build is elsewhere.
 pytestmark = pytest.mark.slow
-
-
-def slow_but(names, quick):
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-def equations(jaxpr):
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield eqn
-        for nested in _common.nested_programs(eqn.params.values()):
-            yield from equations(nested)
-
-
-def dot_types(step, shapes):
-    return {
-        str(eqn.invars[0].aval.dtype)
-        for eqn in equations(jax.make_jaxpr(step)(*shapes))
-        if eqn.primitive.name in DOTS
-    }
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -77,14 +58,7 @@ def test_models_are_of_the_published_size(name):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_step_keeps_the_state_and_is_the_same_by_hand_but_for_its_dots(name, size):
     plain, by_hand = MODELS[name](None, size), MODELS[name](jnp.float16, size)
-    shapes = plain.step_shapes()
-    assert shapes == by_hand.step_shapes()
-    for case in (plain, by_hand):
-        state, loss = jax.eval_shape(case.step, *shapes)
-        assert (loss.shape, loss.dtype) == ((), jnp.float32)
-        same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, shapes[0])
-        assert all(jax.tree.leaves(same))
-    assert dot_types(plain.step, shapes) == {"float32"}
+    shapes = check_steps(plain, by_hand)
     wide = {"float32"} if name in WIDE_DOTS else set()
     assert dot_types(by_hand.step, shapes) - wide == {"float16"}
 
