@@ -27,21 +27,27 @@ def _resnet50() -> tuple[Any, tuple[int, ...], Any]:
     return model, (64, 224, 224, 3), jnp.float32
 
 
-def _transformer() -> tuple[Any, tuple[int, ...], Any]:
-    """A post-norm encoder of BERT-small's size that classifies: 4 layers of width 512."""
+def encoder(
+    *, width: int, heads: int, length: int, layers: int, vocabulary: int, classes: int
+) -> Any:
+    """A post-norm encoder that classifies (batch, length) tokens."""
     import keras
 
-    width, length, vocabulary = 512, 512, 30522
     tokens = keras.Input((length,), dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)
-    for _ in range(4):
-        attention = keras.layers.MultiHeadAttention(8, width // 8, flash_attention=False)
+    for _ in range(layers):
+        attention = keras.layers.MultiHeadAttention(heads, width // heads, flash_attention=False)
         x = keras.layers.LayerNormalization()(x + attention(x, x))
         y = keras.layers.Dense(4 * width, activation="gelu")(x)
         x = keras.layers.LayerNormalization()(x + keras.layers.Dense(width)(y))
     x = keras.layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(tokens, keras.layers.Dense(1000)(x))
-    return model, (32, length), jnp.int32
+    return keras.Model(tokens, keras.layers.Dense(classes)(x))
+
+
+def _transformer() -> tuple[Any, tuple[int, ...], Any]:
+    """An encoder of BERT-small's size: 4 layers of width 512."""
+    model = encoder(width=512, heads=8, length=512, layers=4, vocabulary=30522, classes=1000)
+    return model, (32, 512), jnp.int32
 
 
 def _step(make: Callable[[], tuple[Any, tuple[int, ...], Any]], policy: str) -> Step:

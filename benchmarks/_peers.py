@@ -22,6 +22,10 @@ import numpy as np
 
 Spec = dict[str, Any]
 """An array's ``shape`` without its batch, and ``below`` if it has whole numbers."""
+COMPILED = "torch.compile, autocast"
+INT8 = "ONNX Runtime, int8"
+ONNX = ("ONNX Runtime", INT8)
+"""The ways of ONNX Runtime, whose models PyTorch's process exports."""
 Made = tuple[Callable[[], Any], int]
 """What to run, returning when it is done, and the number of the model's parameters."""
 

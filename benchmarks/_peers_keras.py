@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 import duotone
+from benchmarks._keras_models import encoder
 from benchmarks._peers import Made, draw, serve
 
 
@@ -35,18 +36,7 @@ def _application(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _transformer(shape: dict[str, Any]) -> Any:
-    """A post-norm encoder that classifies."""
-    width, heads = shape["width"], shape["heads"]
-    tokens = keras.Input((shape["length"],), dtype="int32")
-    x = keras.layers.Embedding(shape["vocabulary"], width)(tokens)
-    for _ in range(shape["layers"]):
-        x = keras.layers.LayerNormalization()(
-            x + keras.layers.MultiHeadAttention(heads, width // heads)(x, x)
-        )
-        y = keras.layers.Dense(4 * width, activation="gelu")(x)
-        x = keras.layers.LayerNormalization()(x + keras.layers.Dense(width)(y))
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    return keras.Model(tokens, keras.layers.Dense(shape["classes"])(x))
+    return encoder(**{key: size for key, size in shape.items() if key != "image"})
 
 
 def _lstm(shape: dict[str, Any]) -> Any:

@@ -19,12 +19,8 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # noqa: N812  # pyright: ignore[reportMissingImports]
 
-from benchmarks._peers import Made, draw, serve
+from benchmarks._peers import COMPILED, INT8, ONNX, Made, draw, serve
 from benchmarks._peers_torch_models import MODELS
-
-COMPILED = "torch.compile, autocast"
-INT8 = "ONNX Runtime, int8"
-ONNX = ("ONNX Runtime", INT8)
 
 
 def made(case: dict[str, Any], way: str, task: str, batch: int) -> Made:

@@ -38,7 +38,7 @@ from typing import Any
 import jax
 
 from benchmarks._common import Bar, Result, median, table, write
-from benchmarks._peers import Spec
+from benchmarks._peers import COMPILED, ONNX, Spec
 from benchmarks._peers_jax import WAYS as JAX_WAYS
 from benchmarks._peers_jax import zoo_file
 from benchmarks._versions import THIS_VERSION, parts, with_part
@@ -46,21 +46,11 @@ from benchmarks._versions import THIS_VERSION, parts, with_part
 QUESTION = (
     "What do a prediction and a training step cost on this CPU, next to what users would pick?"
 )
-_COMPILED = "torch.compile, autocast"
-_INT8 = "ONNX Runtime, int8"
 TORCH_WAYS = {
-    "predict": (
-        "torch",
-        "torch.autocast",
-        _COMPILED,
-        "torch in bfloat16",
-        "ONNX Runtime",
-        _INT8,
-    ),
-    "train": ("torch", "torch.autocast", _COMPILED),
+    "predict": ("torch", "torch.autocast", COMPILED, "torch in bfloat16", *ONNX),
+    "train": ("torch", "torch.autocast", COMPILED),
 }
-_KERAS_ONE_LINE = "Keras, duotone"
-KERAS_WAYS = ("Keras", _KERAS_ONE_LINE, "Keras, mixed_bfloat16")
+KERAS_WAYS = ("Keras", "Keras, duotone", "Keras, mixed_bfloat16")
 ROUNDS = 7
 _SECONDS = 12.0
 _LIMIT = 1.03

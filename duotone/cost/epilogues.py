@@ -64,5 +64,4 @@ def _take(dot: Planned, kernel: Planned) -> None:
     kernel.read.pop(index)
     written = dot.made.pop(index)
     dot.other = dot.moved - written + kernel.moved
-    dot.read |= kernel.read
-    dot.made |= kernel.made
+    dot.take(kernel)
