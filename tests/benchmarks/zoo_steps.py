@@ -15,11 +15,12 @@ DOTS = ("dot_general", "conv_general_dilated")
 
 
 def slow_but(names: Iterable[str], quick: Collection[str]) -> list[Any]:
-    """Parameters of which all but some are slow."""
+    """Returns test parameters, all marked slow but the quick ones."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yields the equations of a program and of the programs inside of it."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield eqn
         for nested in nested_programs(eqn.params.values()):
@@ -27,6 +28,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def dot_types(step: Any, shapes: Any) -> set[str]:
+    """Returns the types of the left operands of dots and convolutions."""
     return {
         str(eqn.invars[0].aval.dtype)
         for eqn in equations(jax.make_jaxpr(step)(*shapes))
