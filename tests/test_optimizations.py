@@ -57,6 +57,13 @@ def pointwise(image: Any, filters: Any) -> Any:
     return jax.lax.conv_general_dilated(image, filters, (1, 1), "SAME", dimension_numbers=numbers)
 
 
+def depthwise(image: Any, filters: Any) -> Any:
+    numbers, count = ("NHWC", "HWIO", "NHWC"), image.shape[-1]
+    return jax.lax.conv_general_dilated(
+        image, filters, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=count
+    )
+
+
 def spread(image: Any, filters: Any) -> Any:
     return jax.lax.conv_transpose(image, filters, (2, 2), "SAME")
 
@@ -74,6 +81,8 @@ PROGRAMS: dict[str, Program] = {
     "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
     "phases": (spread, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "library_convolutions": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
+    "channelwise_sums": (depthwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 1, 8)))),
+    "padded_images": (pointwise, (jnp.ones((2, 2, 2, 8)), jnp.ones((3, 3, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_very_expensive": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),

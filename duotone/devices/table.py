@@ -67,6 +67,8 @@ _GPU = _PLAIN | _names("recompute normalized_softmax materialize_widened factors
 _CPU = _names("recompute normalized_softmax rounded_once")
 """For a compiler that does not recompute transcendental functions, and that removes the rounding of
 values that are read at once. Materializing values gains nothing there, and would prevent both."""
+_XLA_CPU = _CPU | _names("channelwise_sums padded_images")
+"""For XLA's CPU backend, which has no fast kernel for some convolutions, in float32 either."""
 _AMPERE, _BLACKWELL = 8, 10
 """The major compute capabilities of these architectures."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
@@ -130,14 +132,14 @@ TABLE = {
             window_dots=(4e6, 64.0),
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
-        optimizations=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
+        optimizations=_EVERYWHERE | _XLA_CPU | _names("swapped_rows window_dots"),
     ),
     "cpu-bfloat16-options": DeviceForms(
         _CPU_BFLOAT16,
         PLAIN,
         _WITH_OPTIONS,
         "measured with jaxlib 0.12.0 on AVX512-BF16, AMD (benchmarks/cpu_forms.py)",
-        optimizations=_names("one_hot window_dots library_convolutions phases") | _CPU,
+        optimizations=_names("one_hot window_dots library_convolutions phases") | _XLA_CPU,
         options=True,
     ),
     "cpu-amx-options": DeviceForms(
@@ -145,7 +147,7 @@ TABLE = {
         PLAIN,
         _WITH_OPTIONS,
         "convolutions measured with jaxlib 0.12.0 on AMX; the limits are those of AVX512-BF16",
-        optimizations=_names("one_hot window_dots library_convolutions phases") | _CPU,
+        optimizations=_names("one_hot window_dots library_convolutions phases") | _XLA_CPU,
         options=True,
     ),
     "cpu": DeviceForms(
@@ -153,14 +155,14 @@ TABLE = {
         WIDENED,
         EVERYTHING,
         "no bfloat16 instructions: the backend would compute in float32 or fail",
-        optimizations=_EVERYWHERE | _CPU,
+        optimizations=_EVERYWHERE | _XLA_CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
         "the backend computes in float32, whatever the layout (benchmarks/cpu_forms.py)",
-        optimizations=_PLAIN | _CPU,
+        optimizations=_PLAIN | _XLA_CPU,
     ),
     "other": DeviceForms(
         "other device",

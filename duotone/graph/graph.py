@@ -204,21 +204,21 @@ class Node:
                             first (Fortran's order)
     ``length``              the length of the dimension along which a counter counts
     ``updates``             how many updates of a scatter one element gets at most
-    ``once``                set if a scatter adds at most one update to each element
+    ``once``                1 for a scatter that adds at most one update to each element
     ``fill``                the number that a gather gives for indices outside of its operand;
                             absent for NaN, and for integers and complex numbers
     ``paired``              axes that the operand of a gather shares with its indices
     ``labels``              for a dot: a number for each axis of the operands and the result, equal
-                            where an Einstein sum has the same letter; absent where the type holds
-                            shardings
+                            where an Einstein sum has the same letter; absent for sharded types
     ``positions``           the operands that hold the positions at which the node reads another
     ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
     ``phases``              1 for a convolution of a dilated image: one convolution for each phase
     ``apart``               for a convolution of a dilated operand: one product in so many has no 0
     ``filled``              for a convolution of a dilated operand: its products if the operand is
                             filled with zeros, over those without; absent for a filter's gradient
-    ``slides``              the groups of a convolution for which a CPU's library has a half
-                            kernel, since its windows slide over the image as it is
+    ``slides``              1 for a convolution for which a CPU's library has a half kernel
+    ``channelwise``         1 for a convolution with one feature per group, or of its filters
+    ``overhangs``           1 for a convolution with a window of more elements than its image
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
                             each; for a convolution: its groups, images, positions in a result,
                             elements of a window, and features that each group reads and makes

@@ -17,7 +17,7 @@ import numpy as np
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
 from duotone.jaxpr.reading.operations import OWN_DOT
-from duotone.jaxpr.reading.windows import has_phases, slides, tiling
+from duotone.jaxpr.reading.windows import has_phases, is_channelwise, overhangs, slides, tiling
 from duotone.jaxpr.rules.scatters import scatter_attributes
 from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
@@ -135,11 +135,17 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         filled = apart * _holes(window, eqn.params["rhs_dilation"])
         found |= {"filled": float(filled)} if filled > 1 else {}
     arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
-    if not _sharded(eqn) and tiling(eqn.params, *arrays) is not None:
-        found["tiles"] = 1.0
     if slides(eqn.params, *arrays[1:]):
-        found["slides"] = float(groups)
-    if not _sharded(eqn) and has_phases(eqn.params, *arrays[1:]):
+        found["slides"] = 1.0
+    if _sharded(eqn):
+        return found
+    if tiling(eqn.params, *arrays) is not None:
+        found["tiles"] = 1.0
+    if is_channelwise(eqn.params, *arrays):
+        found["channelwise"] = 1.0
+    elif overhangs(eqn.params, *arrays):
+        found["overhangs"] = 1.0
+    elif has_phases(eqn.params, *arrays[1:]):
         found["phases"] = 1.0
     return found
 

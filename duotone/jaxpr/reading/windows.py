@@ -22,6 +22,7 @@ except the gradient of a patch embedding with respect to the image.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,12 +69,7 @@ def tiling(
         ``None`` if windows overlap or reach beyond the image, if windows of several elements leave
         gaps, if there are groups, or if a dimension is symbolic.
     """
-    edges = [edge for pair in params["padding"] for edge in pair]
-    if not all(isinstance(size, int) for size in (*image, *filters, *result, *edges)):
-        return None
-    if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
-        return None
-    if min(*image, *filters, *result) < 1:
+    if not _is_known(params, image, filters, result) or not _is_dense(params):
         return None
     numbers, found = params["dimension_numbers"], list[Tile]()
     for i, (mine, of_filters, of_result) in enumerate(
@@ -126,27 +122,20 @@ def slides(params: Mapping[str, Any], filters: Sequence[Any], result: Sequence[A
     """Checks if the windows of a convolution slide over its image as it is.
 
     A CPU's library has half kernels for these convolutions. It has none where zeros are inserted
-    into the image or its border is cut off, as in gradients of strided convolutions. XLA turns
-    groups into a dense convolution of half operands. That is fast for up to 128 groups of one
-    feature, and hundreds of times slower than float32 for groups of several.
+    into the image or its border is cut off, as in gradients of strided convolutions, and XLA gives
+    it none with groups.
 
     Args:
         params: parameters of ``conv_general_dilated``.
         filters: the shape of the right operand.
         result: the shape of the result.
     """
-    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
-    inside = filters[numbers.rhs_spec[1]]
-    edges = [edge for pair in params["padding"] for edge in pair]
-    if not all(isinstance(size, int) for size in (*filters, *result, *edges)):
-        return False
     return (
-        params["batch_group_count"] == 1
-        and (groups == 1 or (inside == 1 and groups <= _MOST_GROUPS))
+        _is_known(params, filters, result)
+        and _is_dense(params)
         and len(filters) in _RANKS
         and all(dilation == 1 for dilation in params["lhs_dilation"])
-        and min(edges) >= 0
-        and min(*filters, *result) > 0
+        and min(min(pair) for pair in params["padding"]) >= 0
     )
 
 
@@ -160,17 +149,70 @@ def has_phases(params: Mapping[str, Any], filters: Sequence[Any], result: Sequen
         filters: the shape of the right operand.
         result: the shape of the result.
     """
-    edges = [edge for pair in params["padding"] for edge in pair]
     return (
-        all(isinstance(size, int) for size in (*filters, *result, *edges))
+        _is_known(params, filters, result)
         and any(dilation > 1 for dilation in params["lhs_dilation"])
         and all(one == 1 for one in (*params["window_strides"], *params["rhs_dilation"]))
-        and params["feature_group_count"] == params["batch_group_count"] == 1
+        and _is_dense(params)
         and len(filters) in _RANKS
-        and min(*filters, *result) > 0
     )
 
 
-_MOST_GROUPS = 128
+def is_channelwise(
+    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
+) -> bool:
+    """Checks if each feature of a result comes from one feature of an image.
+
+    The gradient of the filters of such a convolution counts too: its groups are of the batch.
+
+    Args:
+        params: parameters of ``conv_general_dilated``.
+        image: the shape of the left operand.
+        filters: the shape of the right operand.
+        result: the shape of the result.
+    """
+    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
+    if not _is_known(params, image, filters, result) or len(image) not in _RANKS:
+        return False
+    window = math.prod(filters[axis] for axis in numbers.rhs_spec[2:])
+    if groups > 1:
+        return image[numbers.lhs_spec[1]] == groups and window <= _MOST_ELEMENTS
+    return params["batch_group_count"] == image[numbers.lhs_spec[0]] > 1
+
+
+def overhangs(
+    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
+) -> bool:
+    """Checks if the window of a convolution has more elements than its image.
+
+    XLA then exchanges image and filters. An image of one element makes this a dot, which is fast.
+
+    Args:
+        params: parameters of ``conv_general_dilated``.
+        image: the shape of the left operand.
+        filters: the shape of the right operand.
+        result: the shape of the result.
+    """
+    numbers = params["dimension_numbers"]
+    if not _is_known(params, image, filters, result) or not _is_dense(params):
+        return False
+    pixels = math.prod(image[axis] for axis in numbers.lhs_spec[2:])
+    return 1 < pixels < math.prod(filters[axis] for axis in numbers.rhs_spec[2:])
+
+
+def _is_dense(params: Mapping[str, Any]) -> bool:
+    """Checks if each feature of a result comes from all features of an image."""
+    return params["feature_group_count"] == params["batch_group_count"] == 1
+
+
+def _is_known(params: Mapping[str, Any], *shapes: Sequence[Any]) -> bool:
+    """Checks if all sizes are known, and no array is empty."""
+    edges = [edge for pair in params["padding"] for edge in pair]
+    sizes = [size for shape in shapes for size in shape]
+    return all(isinstance(size, int) for size in (*sizes, *edges)) and min(sizes) > 0
+
+
+_MOST_ELEMENTS = 128
+"""The elements of a window for which a program has a product each; more take long to compile."""
 _RANKS = (3, 4, 5)
 """The numbers of axes of an image for which the library has kernels."""

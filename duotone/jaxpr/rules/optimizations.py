@@ -15,6 +15,7 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.graph import Paint
 from duotone.jaxpr.reading.program import Step
+from duotone.jaxpr.rules.convolutions import channelwise, padded_image
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
@@ -50,6 +51,8 @@ def apply_optimization(
             "made": bind_maker(r),
             "take": functools.partial(taken, eqn),
             "one_hot": functools.partial(one_hot, eqn),
+            "channelwise_sums": functools.partial(channelwise, eqn),
+            "padded_images": functools.partial(padded_image, eqn),
             "rounded": r.rounded,
         },
     )

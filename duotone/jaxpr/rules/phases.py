@@ -89,8 +89,8 @@ def in_phases(
     def result(phases: Sequence[_Phase]) -> Any:
         if any(phase.empty for phase in phases):
             return lax.full(sizes, 0, params["preferred_element_type"] or image.dtype)
-        met = _part(image, {i: (*p.image, 1) for i, p in zip(images, phases, strict=True)})
-        taps = _part(filters, {w: p.filters for w, p in zip(windows, phases, strict=True)})
+        met = part_of(image, {i: (*p.image, 1) for i, p in zip(images, phases, strict=True)})
+        taps = part_of(filters, {w: p.filters for w, p in zip(windows, phases, strict=True)})
         return convolve(met, taps, {**plain, "padding": tuple(p.padding for p in phases)})
 
     parts = [result(phases) for phases in itertools.product(*along)]
@@ -100,8 +100,8 @@ def in_phases(
     return lax.slice(whole, [0] * len(shape), shape)
 
 
-def _part(array: Any, read: Mapping[int, tuple[int, int, int]]) -> Any:
-    """Returns a slice of an array, by axis."""
+def part_of(array: Any, read: Mapping[int, tuple[int, int, int]]) -> Any:
+    """Returns a slice of an array: start, stop and step by axis."""
     slices = [read.get(axis, (0, size, 1)) for axis, size in enumerate(array.shape)]
     return lax.slice(array, *zip(*slices, strict=True))
 

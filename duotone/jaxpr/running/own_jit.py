@@ -219,15 +219,13 @@ def traced_once(owner: Any, leaves: Sequence[Any], make: Callable[[], Traced]) -
 def half_work(jaxpr: Any) -> float:
     """Returns the floating point operations of the dots and convolutions with half operands.
 
-    Convolutions of groups count like dense ones, which XLA's float32 kernels are as slow as.
-
     Args:
         jaxpr: a program.
     """
     total = 0.0
     for eqn in _jax.open_jaxpr(jaxpr).eqns:
         if eqn.invars and dtype_name(eqn.invars[0].aval) in HALF_TYPES:
-            total += product_flops(eqn) * eqn.params.get("feature_group_count", 1)
+            total += product_flops(eqn)
         runs = eqn.params.get("length", 1) or 1
         total += runs * sum(map(half_work, programs_in(eqn)))
     return total

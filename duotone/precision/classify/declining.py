@@ -87,9 +87,11 @@ def _refusal(
     if flops_of(node) < flops:
         reason = f"below {flops:.3g} FLOP, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}", False
-    read = sum(graph.values[value].size for value in node.inputs)
-    if flops_of(node) < intensity * read:
-        reason = f"below {intensity:g} FLOP per element read, a cast costs more"
+    is_dot = Trait.WIDE in node.traits or "tiles" in node.attributes
+    moved = node.inputs if is_dot else (*node.inputs, *node.outputs)
+    if flops_of(node) < intensity * sum(graph.values[value].size for value in moved):
+        verb = "read" if is_dot else "read or written"
+        reason = f"below {intensity:g} FLOP per element {verb}, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}", False
     return None
 
@@ -108,8 +110,7 @@ def _limits(node: Node, profitability: Profitability) -> tuple[float, float] | N
         return profitability.phases, profitability.convolution_intensity
     if "slides" not in node.attributes or profitability.convolutions == math.inf:
         return None
-    one_group = node.attributes["slides"] == 1
-    return profitability.convolutions, profitability.convolution_intensity if one_group else 0.0
+    return profitability.convolutions, profitability.convolution_intensity
 
 
 def keep_accumulators(painting: Painting, classes: Classes, background: Background) -> Painting:

@@ -34,8 +34,7 @@ class Profitability:
             the image gains; infinite if none does.
         phases: the same for a convolution of an image with zeros between its elements, without the
             products by zero.
-        convolution_intensity: the same per element of the operands, for convolutions of one group.
-            XLA is so slow at float32 convolutions of one feature per group that half always gains.
+        convolution_intensity: the same per element of the operands and the result.
         missing: what a convolution lacks that would gain with other compiler options, in words.
         float32_sums: whether dots give their float32 sums as fast as half results.
     """

@@ -16,10 +16,6 @@ copy. The exception is a transpose that another one follows, as after JAX's weig
 
     transpose(dot(a, b)) = dot(b, a)
 
-That form also binds a convolution whose windows do not overlap, as those of size 1 × 1 do, as a dot
-(``window_dots``, :mod:`duotone.jaxpr.rules.windows`). A convolution of an image with zeros between
-its elements becomes several without them (``phases``, :mod:`duotone.jaxpr.rules.phases`).
-
 All of them compute the same products and the same sums. The transposes that this module adds cancel
 with those of the program.
 """
@@ -130,30 +126,6 @@ def match_swapped(node: Node, view: View) -> Optimization | None:
         return None
     reason = "gives its result in the order in which its reader wants it"
     return Optimization("swapped_rows", node.index, reason, swapped(dot))
-
-
-def match_windows(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution whose windows do not overlap."""
-    if "tiles" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its windows do not overlap: a dot"
-    return Optimization("window_dots", node.index, reason, ())
-
-
-def match_phases(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution of an image with zeros between its elements."""
-    if "phases" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its image has zeros between its elements: a convolution for each of their phases"
-    return Optimization("phases", node.index, reason, ())
-
-
-def match_library(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution for which the library of a CPU has a kernel."""
-    if "slides" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its windows slide over the image as it is: oneDNN has a half kernel for it"
-    return Optimization("library_convolutions", node.index, reason, ())
 
 
 def _known(node: Node, view: View) -> Dot | None:

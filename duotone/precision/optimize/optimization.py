@@ -9,6 +9,8 @@
                1
 ``one_hot``    the result of the operation, a scatter of one update, from comparing positions with
                indices
+``channelwise_sums``  the result of the operation, a convolution with one feature per group
+``padded_images``  the result of the operation, a convolution, from an image that is padded first
 ``contract``   a dot in the form of the device, by dimension numbers
 ``weight``     an operand that may be a weight, and the value from which it was moved
 ``start``      the initial value of a loop's carry

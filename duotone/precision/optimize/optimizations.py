@@ -14,8 +14,8 @@ from duotone.graph.graph import Graph, Paint
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.casts.reductions import NO_REDUCTIONS, Reductions
+from duotone.precision.optimize import convolutions, factors, loop_sums, picks, scatters, trilinear
 from duotone.precision.optimize import dot_orders as dots
-from duotone.precision.optimize import factors, loop_sums, picks, scatters, trilinear
 from duotone.precision.optimize import weight_gradients as weights
 from duotone.precision.optimize.optimization import Layer, Match, Optimization
 from duotone.precision.optimize.painted_view import View
@@ -116,7 +116,7 @@ REGISTRY = (
         "window_dots",
         "convolution whose windows do not overlap = dot(image reshaped to windows, filters)",
         "XLA has a bfloat16 kernel for dots and none for convolutions",
-        dots.match_windows,
+        convolutions.match_windows,
         Trait.CONTRACTS,
         layer=Layer.BINDING,
     ),
@@ -125,7 +125,7 @@ REGISTRY = (
         "convolution of an image with zeros between its elements = convolutions of the image, one "
         "for each phase of the zeros",
         "oneDNN's half kernels take an image without such zeros, and most products were by zero",
-        dots.match_phases,
+        convolutions.match_phases,
         Trait.CONTRACTS,
         layer=Layer.BINDING,
     ),
@@ -133,9 +133,25 @@ REGISTRY = (
         "library_convolutions",
         "convolution = half kernel of oneDNN, with duotone.compiler_options()",
         "XLA computes other half convolutions in float32",
-        dots.match_library,
+        convolutions.match_library,
         Trait.CONTRACTS,
         layer=Layer.BINDING,
+    ),
+    RegistryRow(
+        "channelwise_sums",
+        "convolution with one feature per group = sum over k of image moved by k * filters[k]; "
+        "the gradient of filters[k] = sum of image moved by k * cotangent",
+        "XLA's CPU backend computes such a convolution one product at a time, in float32 too",
+        convolutions.match_channelwise,
+        Trait.CONTRACTS,
+    ),
+    RegistryRow(
+        "padded_images",
+        "convolution(x, padding) = convolution(x with its padding), for windows larger than x",
+        "XLA exchanges image and filters of such a convolution, and its library takes no result of "
+        "that",
+        convolutions.match_padded,
+        Trait.CONTRACTS,
     ),
     RegistryRow(
         "weight_gradients",
@@ -207,8 +223,7 @@ OPTIMIZATIONS = tuple(BY_NAME)
 """The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
     "one_hot loop_sums dot_orders swapped_rows window_dots phases library_convolutions "
-    "weight_gradients "
-    "materialize_widened materialize_parts".split()
+    "channelwise_sums padded_images weight_gradients materialize_widened materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
 

@@ -1,0 +1,70 @@
+"""Convolutions in forms for which the CPU backend of XLA, or its library, has a fast kernel.
+
+Windows that do not overlap make a convolution a dot (``window_dots``). A convolution of an image
+with zeros between its elements becomes several without them (``phases``). oneDNN has half kernels
+for windows that slide over the image as it is (``library_convolutions``).
+
+In two cases XLA computes a convolution one product at a time, in float32 too. One is a convolution
+with one feature per group. As products of the shifted image, or sums of them for the gradient of
+its filters, it is computed by vector instructions (``channelwise_sums``). The other is a window
+with more elements than the image: XLA exchanges the two, and no library takes the result. An image
+that is padded before is larger (``padded_images``).
+
+The front end marks such convolutions; :mod:`duotone.jaxpr.reading.windows` says which they are. All
+forms compute the sums of the program.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.graph import SWITCHED_OFF, Node, Paint
+from duotone.precision.optimize.optimization import Expression, Match, Optimization
+from duotone.precision.optimize.painted_view import View
+
+
+def match_windows(node: Node, view: View) -> Optimization | None:
+    """Matches a half convolution whose windows do not overlap."""
+    if "tiles" not in node.attributes or not view.computes_half(node):
+        return None
+    reason = "its windows do not overlap: a dot"
+    return Optimization("window_dots", node.index, reason, ())
+
+
+def match_phases(node: Node, view: View) -> Optimization | None:
+    """Matches a half convolution of an image with zeros between its elements."""
+    if "phases" not in node.attributes or not view.computes_half(node):
+        return None
+    reason = "its image has zeros between its elements: a convolution for each of their phases"
+    return Optimization("phases", node.index, reason, ())
+
+
+def match_library(node: Node, view: View) -> Optimization | None:
+    """Matches a half convolution for which the library of a CPU has a kernel."""
+    if "slides" not in node.attributes or not view.computes_half(node):
+        return None
+    reason = "its windows slide over the image as it is: oneDNN has a half kernel for it"
+    return Optimization("library_convolutions", node.index, reason, ())
+
+
+def _replaced(name: str, attribute: str, reason: str) -> Match:
+    """Returns a match of convolutions with an attribute, in any precision, by a step of a name."""
+
+    def match(node: Node, view: View) -> Optimization | None:
+        if attribute not in node.attributes or node.region == SWITCHED_OFF:
+            return None
+        write, paint = Expression(), view.painting.compute[node.index]
+        operands = [
+            write.read(value, node.index, paint if half else Paint.FULL)
+            for value, half in zip(node.inputs, node.half_inputs, strict=True)
+        ]
+        write(name, *operands)
+        return Optimization(name, node.index, reason, write.steps)
+
+    return match
+
+
+match_channelwise = _replaced(
+    "channelwise_sums", "channelwise", "one feature per group: elementwise, by vector instructions"
+)
+match_padded = _replaced(
+    "padded_images", "overhangs", "its window is larger than its image, which is padded first"
+)
