@@ -64,6 +64,11 @@ def depthwise(image: Any, filters: Any) -> Any:
     )
 
 
+def pooled(image: Any) -> Any:
+    window, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+    return jax.lax.reduce_window(image, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
 def spread(image: Any, filters: Any) -> Any:
     return jax.lax.conv_transpose(image, filters, (2, 2), "SAME")
 
@@ -83,6 +88,7 @@ PROGRAMS: dict[str, Program] = {
     "library_convolutions": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "channelwise_sums": (depthwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 1, 8)))),
     "padded_images": (pointwise, (jnp.ones((2, 2, 2, 8)), jnp.ones((3, 3, 8, 16)))),
+    "pooling": (pooled, (jnp.ones((2, 4, 4, 8)),)),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_very_expensive": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),

@@ -67,8 +67,8 @@ _GPU = _PLAIN | _names("recompute normalized_softmax materialize_widened factors
 _CPU = _names("recompute normalized_softmax rounded_once")
 """For a compiler that does not recompute transcendental functions, and that removes the rounding of
 values that are read at once. Materializing values gains nothing there, and would prevent both."""
-_XLA_CPU = _CPU | _names("channelwise_sums padded_images")
-"""For XLA's CPU backend, which has no fast kernel for some convolutions, in float32 either."""
+_XLA_CPU = _CPU | _names("channelwise_sums padded_images pooling")
+"""For XLA's CPU backend, which has no fast kernel for some operations, in float32 either."""
 _AMPERE, _BLACKWELL = 8, 10
 """The major compute capabilities of these architectures."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"

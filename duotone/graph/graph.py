@@ -200,9 +200,8 @@ class Node:
                             running sum, window)
     ``axes``                the axes of the operand that a reduction removes
     ``places``              for each axis of the operand of a broadcast, its axis in the result
-    ``permutation``         the permutation of a transposition, or of a reshape that moves axes
-                            first (Fortran's order)
-    ``length``              the length of the dimension along which a counter counts
+    ``permutation``         the permutation of a transposition, or of a reshape in Fortran's order
+    ``length``              the length of the axis along which a counter counts
     ``updates``             how many updates of a scatter one element gets at most
     ``once``                1 for a scatter that adds at most one update to each element
     ``fill``                the number that a gather gives for indices outside of its operand;
@@ -219,6 +218,7 @@ class Node:
     ``slides``              1 for a convolution for which a CPU's library has a half kernel
     ``channelwise``         1 for a convolution with one feature per group, or of its filters
     ``overhangs``           1 for a convolution with a window of more elements than its image
+    ``pools``               1 for a reduction of small windows, or the gradient of one
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
                             each; for a convolution: its groups, images, positions in a result,
                             elements of a window, and features that each group reads and makes

@@ -136,7 +136,7 @@ _INFER = [
     *rows(
         Kind.INFER,
         "select_and_scatter_add",
-        "",
+        "pools",
         "adds at most a few overlapping windows",
         f"{TF} MaxPoolGrad",
     ),
@@ -238,7 +238,7 @@ _DENY = [
         f"{OWN}: half gains nothing and loses digits",
         interval="dot_general",
     ),
-    *rows(Kind.DENY, "cumsum+running reduce_window_sum", "sums", _MANY, _MANY_SOURCE),
+    *rows(Kind.DENY, "cumsum+running reduce_window_sum+pools", "sums", _MANY, _MANY_SOURCE),
     *rows(
         Kind.DENY,
         "reduce_prod+multiplies_up cumprod+multiplies_up+running cumlogsumexp+logs+running",

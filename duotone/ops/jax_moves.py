@@ -128,7 +128,7 @@ CLEAR = (
     ),
     *rows(
         Kind.CLEAR,
-        "cummax cummin reduce_window_max reduce_window_min select_and_gather_add",
+        "cummax cummin reduce_window_max+pools reduce_window_min+pools select_and_gather_add",
         "commutes selects",
         _PICKS,
         _PICKS_SOURCE,

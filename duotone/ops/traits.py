@@ -330,12 +330,13 @@ class Trait(enum.StrEnum):
         "conv_general_dilated",
         "dot_general",
     )
-    SHORT = (
-        "short",
-        "contracts too few elements to fill a matrix instruction",
-        "short_dot",
-        "dot_general",
+    POOLS = (
+        "pools",
+        "reduces the windows of an operand, or spreads the gradient of that",
+        "reduce_window_max",
+        "reduce_max reduces whole axes",
     )
+    SHORT = ("short", "contracts too few elements for a matrix unit", "short_dot", "dot_general")
     WIDE = (
         "wide",
         "can return its float32 accumulator at no cost",

@@ -15,9 +15,16 @@ import jax
 import numpy as np
 
 from duotone import _jax
-from duotone.graph.graph import NO_ATTRIBUTES, Attribute
+from duotone.graph.graph import FULL_DTYPE, HALF_TYPES, NO_ATTRIBUTES, Attribute
 from duotone.jaxpr.reading.operations import OWN_DOT
-from duotone.jaxpr.reading.windows import has_phases, is_channelwise, overhangs, slides, tiling
+from duotone.jaxpr.reading.windows import (
+    has_phases,
+    is_channelwise,
+    overhangs,
+    pools,
+    slides,
+    tiling,
+)
 from duotone.jaxpr.rules.scatters import scatter_attributes
 from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
@@ -141,13 +148,20 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         return found
     if tiling(eqn.params, *arrays) is not None:
         found["tiles"] = 1.0
-    if is_channelwise(eqn.params, *arrays):
+    if _computes_float32(eqn) and is_channelwise(eqn.params, *arrays):
         found["channelwise"] = 1.0
-    elif overhangs(eqn.params, *arrays):
+    elif _computes_float32(eqn) and overhangs(eqn.params, *arrays):
         found["overhangs"] = 1.0
     elif has_phases(eqn.params, *arrays[1:]):
         found["phases"] = 1.0
     return found
+
+
+def _computes_float32(eqn: _jax.Eqn) -> bool:
+    """Checks if all operands and results are float32 or half."""
+    return all(
+        var.aval.dtype.name in (FULL_DTYPE, *HALF_TYPES) for var in (*eqn.invars, *eqn.outvars)
+    )
 
 
 def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
@@ -155,7 +169,14 @@ def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return _terms(eqn.params["window_dimensions"])
+    """Returns the attributes of a reduction of windows, or of the gradient of one."""
+    found = dict(_terms(eqn.params["window_dimensions"]))
+    gradient = len(eqn.invars) > 1
+    array, made = eqn.invars[-1].aval, (eqn.invars if gradient else eqn.outvars)[0].aval
+    if _computes_float32(eqn) and not _sharded(eqn):
+        pooled = pools(eqn.params, array.shape, made.shape, overlapping=not gradient)
+        found |= {"pools": 1.0} if pooled else {}
+    return found
 
 
 def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
@@ -201,7 +222,10 @@ _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
     OWN_DOT: _own_dot,
     "conv_general_dilated": _convolution,
     **dict.fromkeys(("cumsum", "cumprod"), _running),
-    "reduce_window_sum": _window,
+    **dict.fromkeys(
+        "reduce_window_max reduce_window_min reduce_window_sum select_and_scatter_add".split(),
+        _window,
+    ),
     "iota": _counter,
     "gather": _gather,
 }

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -200,6 +201,27 @@ def overhangs(
     return 1 < pixels < math.prod(filters[axis] for axis in numbers.rhs_spec[2:])
 
 
+def pools(
+    params: Mapping[str, Any], array: Sequence[Any], result: Sequence[Any], *, overlapping: bool
+) -> bool:
+    """Checks if a reduction of windows has few elements in each, and no dilation.
+
+    Args:
+        params: parameters of a ``reduce_window_*`` or a ``select_and_scatter_add``.
+        array: the shape of the operand with the windows.
+        result: the shape of the result, or of the cotangent of one.
+        overlapping: whether windows have to overlap.
+    """
+    window, strides = params["window_dimensions"], params["window_strides"]
+    dilations = (*params.get("base_dilation", ()), *params.get("window_dilation", ()))
+    return (
+        _is_known(params, array, result)
+        and all(one == 1 for one in dilations)
+        and 1 < math.prod(window) <= _MOST_ELEMENTS
+        and (not overlapping or any(map(operator.gt, window, strides)))
+    )
+
+
 def _is_dense(params: Mapping[str, Any]) -> bool:
     """Checks if each feature of a result comes from all features of an image."""
     return params["feature_group_count"] == params["batch_group_count"] == 1
@@ -213,6 +235,6 @@ def _is_known(params: Mapping[str, Any], *shapes: Sequence[Any]) -> bool:
 
 
 _MOST_ELEMENTS = 128
-"""The elements of a window for which a program has a product each; more take long to compile."""
+"""The elements of a window that a program reads one by one; more take long to compile."""
 _RANKS = (3, 4, 5)
 """The numbers of axes of an image for which the library has kernels."""

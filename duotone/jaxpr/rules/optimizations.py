@@ -17,6 +17,7 @@ from duotone.graph.graph import Paint
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.convolutions import channelwise, padded_image
 from duotone.jaxpr.rules.expressions import evaluate
+from duotone.jaxpr.rules.pooling import pooled
 from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
 from duotone.precision.optimize.optimization import NOBODY, Optimization
@@ -53,6 +54,7 @@ def apply_optimization(
             "one_hot": functools.partial(one_hot, eqn),
             "channelwise_sums": functools.partial(channelwise, eqn),
             "padded_images": functools.partial(padded_image, eqn),
+            "pooling": functools.partial(pooled, eqn),
             "rounded": r.rounded,
         },
     )

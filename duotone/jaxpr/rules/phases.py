@@ -94,9 +94,7 @@ def in_phases(
         return convolve(met, taps, {**plain, "padding": tuple(p.padding for p in phases)})
 
     parts = [result(phases) for phases in itertools.product(*along)]
-    for axis, d in reversed(list(zip(places, apart, strict=True))):
-        parts = [_interleaved(parts[i : i + d], axis) for i in range(0, len(parts), d)]
-    (whole,) = parts
+    whole = interleaved(parts, dict(zip(places, apart, strict=True)))
     return lax.slice(whole, [0] * len(shape), shape)
 
 
@@ -106,7 +104,20 @@ def part_of(array: Any, read: Mapping[int, tuple[int, int, int]]) -> Any:
     return lax.slice(array, *zip(*slices, strict=True))
 
 
-def _interleaved(parts: Sequence[Any], axis: int) -> Any:
+def interleaved(parts: Sequence[Any], apart: Mapping[int, int]) -> Any:
+    """Returns the array whose phases are given.
+
+    Args:
+        parts: an array of one shape for each phase; the phase of the last axis changes first.
+        apart: the number of phases of each axis that has some.
+    """
+    for axis, d in reversed(list(apart.items())):
+        parts = [_in_turn(parts[i : i + d], axis) for i in range(0, len(parts), d)]
+    (whole,) = parts
+    return whole
+
+
+def _in_turn(parts: Sequence[Any], axis: int) -> Any:
     """Returns arrays of one shape with their elements in turn along an axis."""
     if len(parts) == 1:
         return parts[0]

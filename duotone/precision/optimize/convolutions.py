@@ -1,4 +1,4 @@
-"""Convolutions in forms for which the CPU backend of XLA, or its library, has a fast kernel.
+"""Convolutions and pooling in the forms for which CPUs have fast kernels.
 
 Windows that do not overlap make a convolution a dot (``window_dots``). A convolution of an image
 with zeros between its elements becomes several without them (``phases``). oneDNN has half kernels
@@ -8,9 +8,10 @@ In two cases XLA computes a convolution one product at a time, in float32 too. O
 with one feature per group. As products of the shifted image, or sums of them for the gradient of
 its filters, it is computed by vector instructions (``channelwise_sums``). The other is a window
 with more elements than the image: XLA exchanges the two, and no library takes the result. An image
-that is padded before is larger (``padded_images``).
+that is padded before is larger (``padded_images``). XLA reduces windows one by one as well; their
+maximum, sum and gradients are elementwise operations of the moved operand (``pooling``).
 
-The front end marks such convolutions; :mod:`duotone.jaxpr.reading.windows` says which they are. All
+The front end marks such operations; :mod:`duotone.jaxpr.reading.windows` says which they are. All
 forms compute the sums of the program.
 """
 
@@ -46,7 +47,7 @@ def match_library(node: Node, view: View) -> Optimization | None:
 
 
 def _replaced(name: str, attribute: str, reason: str) -> Match:
-    """Returns a match of convolutions with an attribute, in any precision, by a step of a name."""
+    """Returns a match of operations with an attribute, in any precision, by a step of a name."""
 
     def match(node: Node, view: View) -> Optimization | None:
         if attribute not in node.attributes or node.region == SWITCHED_OFF:
@@ -64,6 +65,9 @@ def _replaced(name: str, attribute: str, reason: str) -> Match:
 
 match_channelwise = _replaced(
     "channelwise_sums", "channelwise", "one feature per group: elementwise, by vector instructions"
+)
+match_pooling = _replaced(
+    "pooling", "pools", "elementwise over the elements of a window, by vector instructions"
 )
 match_padded = _replaced(
     "padded_images", "overhangs", "its window is larger than its image, which is padded first"

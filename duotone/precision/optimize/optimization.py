@@ -1,27 +1,30 @@
 """Optimization: one operation in another form, as an expression of neutral operations.
 
-=============  ====================================================================================
-``read``       a value, as a node reads it: in full, in half, or as it is stored (``None``)
-``operand``    an operand of the operation itself, in the dtype in which the operation takes it
-``own``        the operation itself, applied to other operands
-``made``       the operation that makes a value, applied to other operands
-``take``       the result of the operation, a gather, on another array, of which some axes have size
-               1
-``one_hot``    the result of the operation, a scatter of one update, from comparing positions with
-               indices
+====================  ==============================================================================
+``read``              a value, as a node reads it: in full, in half, or as it is stored (``None``)
+``operand``           an operand of the operation itself, in the dtype in which the operation takes
+                      it
+``own``               the operation itself, applied to other operands
+``made``              the operation that makes a value, applied to other operands
+``take``              the result of the operation, a gather, on another array, of which some axes
+                      have size 1
+``one_hot``           the result of the operation, a scatter of one update, from comparing positions
+                      with indices
 ``channelwise_sums``  the result of the operation, a convolution with one feature per group
-``padded_images``  the result of the operation, a convolution, from an image that is padded first
-``contract``   a dot in the form of the device, by dimension numbers
-``weight``     an operand that may be a weight, and the value from which it was moved
-``start``      the initial value of a loop's carry
-``stacked``    a dot over the operands of all iterations of a loop
-``sum``        a sum along axes, in float32
-``multiply``   elementwise, as are ``add``, ``divide`` and ``negate``
-``transpose``  a permutation of axes; ``expand`` and ``squeeze`` add and remove axes of size 1
-``widen``      a conversion to float32
-``rounded``    float32 numbers that half can represent; no compiler removes this rounding
-``instead``    the second operand, with the derivative of the first
-=============  ====================================================================================
+``padded_images``     the result of the operation, a convolution, from an image that is padded first
+``pooling``           the result of the operation, a reduction of windows or the gradient of one
+``contract``          a dot in the form of the device, by dimension numbers
+``weight``            an operand that may be a weight, and the value from which it was moved
+``start``             the initial value of a loop's carry
+``stacked``           a dot over the operands of all iterations of a loop
+``sum``               a sum along axes, in float32
+``multiply``          elementwise, as are ``add``, ``divide`` and ``negate``
+``transpose``         a permutation of axes; ``expand`` and ``squeeze`` add and remove axes of size
+                      1
+``widen``             a conversion to float32
+``rounded``           float32 numbers that half can represent; no compiler removes this rounding
+``instead``           the second operand, with the derivative of the first
+====================  ==============================================================================
 
 The interpreter applies steps in the order in which a match wrote them.
 """

@@ -154,6 +154,14 @@ REGISTRY = (
         Trait.CONTRACTS,
     ),
     RegistryRow(
+        "pooling",
+        "reduction of windows of x = reduction over k of x moved by k; its gradient, for each k, = "
+        "select(the window's maximum is at k, cotangent, 0), moved back",
+        "XLA's CPU backend reduces one window at a time",
+        convolutions.match_pooling,
+        Trait.POOLS,
+    ),
+    RegistryRow(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, also where JAX derives it",
@@ -223,7 +231,8 @@ OPTIMIZATIONS = tuple(BY_NAME)
 """The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
     "one_hot loop_sums dot_orders swapped_rows window_dots phases library_convolutions "
-    "channelwise_sums padded_images weight_gradients materialize_widened materialize_parts".split()
+    "channelwise_sums padded_images pooling weight_gradients materialize_widened "
+    "materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
 
