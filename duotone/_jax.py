@@ -63,7 +63,7 @@ assumed_device = jax.make_user_context(default_value=None)
 compiled_with_options = jax.make_user_context(default_value=None)
 """True or False if duotone compiles with options or without: :mod:`duotone.devices.options`."""
 collecting = jax.make_user_context(default_value=None)
-"""Who collects what is painted: :mod:`duotone.jaxpr.running.inside`."""
+"""The collector of painted programs, if any: :mod:`duotone.jaxpr.running.inside`."""
 healing = jax.make_user_context(default_value=0)
 """How often healers changed what steps are: :mod:`duotone.blaming.healing`."""
 
@@ -325,7 +325,7 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
 def on_known(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     """Calls a function outside of the trace in which JAX calls the rule of a ``custom_jvp``.
 
-    That trace splits each ``jit`` into a known and an unknown part, and traces it once more.
+    Such a trace splits each ``jit`` into a known and an unknown part, and traces it once more.
     """
     trace = _private_core.trace_ctx.trace
     splits = type(trace) is _staging.JaxprTrace

@@ -90,8 +90,8 @@ def _compiled(
     axes = mesh.axes_of([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)])
     found = topology.find(target)
     with assuming(target.device()):
-        # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
-        # outermost `jit` refuse to be placed on one.
+        # Options of `jit`, `shard_map` or a constraint may name several devices too. A program
+        # whose outermost `jit` names them cannot be placed on one device.
         inside = axes or (_jax.is_jitted(fn) and not _jax.has_compiler_options(fn))
         whole = _whole(fn, args, kwargs) if inside else None
         if not axes and whole is not None:
@@ -141,7 +141,7 @@ class _Whole(NamedTuple):
 
 def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Whole:
     program, arrays = _flat(fn, args, kwargs)
-    # What the arguments are sharded over is in their types, where axes are explicit.
+    # If the axes are explicit, the types of the arguments contain their shardings.
     own = [mesh.shape_on(leaf, mesh.sharding_of(leaf)) for leaf in arrays]
     return _Whole(program.__name__, arrays, jax.jit(program).trace(*own).jaxpr)
 

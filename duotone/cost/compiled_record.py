@@ -86,7 +86,8 @@ class Collective:
 class ProgramCost:
     """The cost of one call of a compiled program. Loops count as often as they run.
 
-    Of a program of several devices all figures are those of one of them, on its part of the arrays.
+    If the program runs on several devices, the figures describe one device and its part of the
+    arrays.
 
     Attributes:
         target: name of the target.

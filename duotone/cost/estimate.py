@@ -97,7 +97,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
         compile_seconds=0.0,
         kernels=kernels,
     )
-    # What loops stack and count takes kernels that belong to no operation.
+    # The kernels that stack and count in loops belong to no operation.
     highest = max(estimate.seconds, sum(kernel.seconds * runs for kernel, runs in most))
     return Bound(estimate, least, highest, doubt_about(named, target))
 

@@ -64,11 +64,11 @@ class Boundary(enum.Enum):
     """How a value must be stored where it leaves the graph."""
 
     FULL = "full"
-    """As in the original program; what leads to it is state and computed full."""
+    """Full, as in the original program. The values that lead to it are state, computed full."""
     HALF = "half"
-    """In half: the caller's painting decided so."""
+    """Half, because the painting of the caller decided so."""
     ANY = "any"
-    """As painted: residuals between a forward and a backward program."""
+    """Either, as painted: a residual between a forward and a backward program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

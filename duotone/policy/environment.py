@@ -65,7 +65,7 @@ class Variable(NamedTuple):
         field: The field of :class:`~duotone.policy.policy.Policy` that it sets.
         duotone: duotone's name, which is read instead of the others.
         takes: The accepted values, in words; error messages and the docs quote it.
-        effect: What it does, in words.
+        effect: The effect of setting it, in words.
         example: A value that it takes.
         parse: Called with the variable's name and value; returns the value of the field.
         original: TensorFlow's name, or None.
@@ -90,7 +90,7 @@ class MathVariable(NamedTuple):
         fields: The fields of :class:`~duotone.policy.policy.Policy` that it sets; none for those of
             cuDNN's recurrent networks, which in JAX are loops of dots.
         when: The truth value that sets them.
-        value: What they are set to.
+        value: The value of these fields then.
     """
 
     name: str
@@ -383,7 +383,7 @@ SWITCH_NAMES = (
     "DUOTONE_DTYPE",
     "DUOTONE_LOSS_SCALE",
 )
-"""Those of :mod:`duotone.policy.switches`."""
+"""The variables that :mod:`duotone.policy.switches` reads."""
 
 KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
 """Every name with duotone's prefix."""

@@ -144,7 +144,7 @@ def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
     Args:
         name: An operation name that is not in `known`.
         known: The names that the front end knows.
-        shows: What shows the names that a program uses.
+        shows: The call or command that shows the names in a program.
 
     Returns:
         The primitive or primitives of a TensorFlow operation, else the known names that look most

@@ -97,16 +97,16 @@ class Policy:
         convolution_math: The same for convolutions alone, where they differ from dots.
         reduce_dtype: In which devices add up gradients: float32, or half (``docs/scale.md``).
         segment_sums: ``"half"`` adds half values into positions (``jax.ops.segment_sum``) in half.
-        ranges: What arguments and results can be: ``{name: (low, high)}``; names are patterns
+        ranges: Bounds of arguments and results: ``{name: (low, high)}``. Names are patterns
             (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
-        calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
-            the painted program counts; a program that none is of is painted without (logged once).
-        compiler_options: True: your ``jit`` has :func:`duotone.compiler_options`. False: none does.
-        log_path: A folder for the graph before and after painting and the paint buckets; it exists,
-            and a relative path is taken from the current folder of this moment.
+        calibration: What :func:`duotone.calibrate` measured for the function, or a list of such
+            records. A program without a record in the list is painted without one (logged once).
+        compiler_options: True if your ``jit`` has :func:`duotone.compiler_options`, False if not.
+        log_path: An existing folder for the graph before and after painting and the paint buckets.
+            A relative path starts at the folder that is current when the policy is made.
         log_decisions: Write one log line per painting decision.
-        heal: Of optimizers: after how many steps in a row (four times as many with good steps
-            between) an operation that overflows is kept full: True is three; 0 is off.
+        heal: Keep an operation full after it overflowed in this many steps in a row, or in four
+            times as many with good steps between. For optimizers. True is three, 0 is off.
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
@@ -147,7 +147,7 @@ class Policy:
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
-    # Not part of the value: two policies that paint alike are equal wherever they came from.
+    # Excluded from `==`: two policies that paint alike are equal, wherever they came from.
     _origins: tuple[Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     if TYPE_CHECKING:  # what may be passed is wider than what is kept
@@ -299,7 +299,7 @@ class Policy:
 
         Args:
             known: The names of all operations that the front end knows.
-            shows: What shows the names that a program uses.
+            shows: The call or command that shows the names in a program.
 
         Raises:
             UnknownOperationError: Names every unknown operation, where each comes from (code or
@@ -334,7 +334,7 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: As for a new policy, or a name that is not a field.
+            PolicyError: A name is not a field, or a value is not accepted.
 
         Example:
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()

@@ -76,11 +76,11 @@ class Switches(NamedTuple):
     """The switches of the environment.
 
     Attributes:
-        rewrite: Whether programs are rewritten.
-        loss_scaling: Whether losses are scaled.
+        rewrite: True if programs are rewritten.
+        loss_scaling: True if losses are scaled.
         dtype: The half type, or None to ask the device; float32 switches both parts off.
-        found: Whether any of the on/off variables is set at all.
-        loss_scale: ``"dynamic"``, a number, or None for no scaling; counts where losses are scaled.
+        found: True if any of the on/off variables is set.
+        loss_scale: ``"dynamic"``, a number, or None for no scaling. Used if losses are scaled.
     """
 
     rewrite: bool

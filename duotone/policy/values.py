@@ -27,7 +27,7 @@ StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 class Names(Protocol):
     """Several names: a list, tuple or set of strings. A type checker flags a single string.
 
-    Of a string ``3 in "abc"`` is an error, so its ``__contains__`` takes no object.
+    The ``__contains__`` of a string takes only strings, so ``str`` does not fit this protocol.
     """
 
     def __contains__(self, name: object, /) -> bool:
@@ -40,7 +40,7 @@ class Names(Protocol):
 
 
 class Origin(NamedTuple):
-    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
+    """The source of an entry of a field (``""`` for a scalar field). Only error messages use it."""
 
     field: str
     entry: str

@@ -298,9 +298,9 @@ class _Numbers:
             count += len(own)
 
     def makers(self, values: Sequence[int]) -> tuple[int, ...]:
-        """Returns the operations that make some values; what is not in the record is passed over.
+        """Returns the operations that make some values, and skips those that are not in the record.
 
-        Of a program inside, only operations count that make the results that are read.
+        Inside a nested program it returns only the operations that make the results that are read.
         """
         found: dict[int, None] = {}
         seen: set[int] = set()

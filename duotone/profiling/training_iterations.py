@@ -191,7 +191,7 @@ def _times(
 def _common(runs: Iterable[int]) -> int:
     """Returns the frequent number of runs that most numbers are multiples of; 1 if there is none.
 
-    Of equally good numbers it is the most frequent one.
+    If several numbers qualify equally, it returns the most frequent one.
     """
     often = Counter(runs)
     least = max(often.values(), default=0) * _FREQUENT

@@ -16,7 +16,7 @@ copy. The exception is a transpose that another one follows, as after JAX's weig
 
     transpose(dot(a, b)) = dot(b, a)
 
-That form also binds a convolution whose windows do not overlap, as those of size 1 × 1 do, as a dot
+The form ``rows`` also binds a convolution whose windows do not overlap, such as 1 × 1, as a dot
 (``window_dots``, :mod:`duotone.jaxpr.rules.windows`). A convolution of an image with zeros between
 its elements becomes several without them (``phases``, :mod:`duotone.jaxpr.rules.phases`).
 

@@ -133,8 +133,8 @@ class _Loop:
         """Follows a carry to its next value.
 
         Returns:
-            Whether something is added to it or it is multiplied on the way, whether a single number
-            scales one of the two, and whether nothing else reads it.
+            Three booleans: something is added to the carry or multiplies it on the way; a single
+            number scales the carry or the addend; nothing else reads the carry.
         """
         queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
         seen = set(queue)
@@ -264,7 +264,7 @@ class _Loop:
         conditional, so every number that the loop carries may have.
 
         Returns:
-            Whether the condition counts, whether it compares with a limit, and the float32 numbers
+            True if the condition counts, True if it compares with a limit, and the float32 numbers
             that it compares.
         """
         counted = limited = hidden = False

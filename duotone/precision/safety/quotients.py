@@ -1,22 +1,23 @@
 """Difference quotients: a small difference of computed values, divided by a small number.
 
 ``(u(x + e) - u(x - e)) / (2 * e)`` and ``(u[1:] - u[:-1]) / dx`` are derivatives by finite
-differences. The values are nearly equal. What is left of them after the subtraction is mostly the
-rounding error of half, and the division magnifies it.
+differences. The values are nearly equal, so their difference is mostly the rounding error of half,
+and the division magnifies it.
 
 ::
 
     walk back from the results       by how much are errors of a value magnified? Moves and sums
                                      keep the factor, constants multiply it, all else ends it
-    a difference of twins            counts where half's rounding error, magnified, exceeds 1/32
-    dots upstream of one twin        are denied, and their gradients
+    a difference of samples          counts where half's rounding error, magnified, exceeds 1/32
+    dots upstream of one sample      are denied, and their gradients
 
-*Twins* are elements of one value (a grid and its neighbours), or results of one computation for two
-operands: the same operations in the same order, up to a dot or a value that both read. A prediction
-and its target, or a product and its mean, are none: a constant before their difference magnifies a
-loss, not an error. A single number that a constant multiplies is a loss as well.
+*Samples* are two elements of one value (a grid and its neighbours), or the results of one
+computation for two operands: the same operations in the same order, up to a dot or a value that
+both read. A prediction and its target, or a product and its mean, are not samples: a constant
+before their difference magnifies a loss, not an error. A single number that a constant multiplies
+is a loss as well.
 
-Dots upstream of both twins are denied for neighbours on a grid only. Otherwise their rounding is
+Dots upstream of both samples are denied for neighbours on a grid only. Otherwise their rounding is
 the same on both sides, and cancels.
 """
 
@@ -164,9 +165,9 @@ def _has_dot(dots: Dots, value: int) -> bool:
 
 
 def _parted(dots: Dots, one: int, other: int) -> set[int]:
-    """Returns the dots upstream of one of two values; of both, if these move one value."""
-    before, behind = set(_upstream(dots, one)), set(_upstream(dots, other))
-    return before ^ behind or before
+    """Returns the dots upstream of one of two values, or of both if both move the same value."""
+    first, second = set(_upstream(dots, one)), set(_upstream(dots, other))
+    return first ^ second or first
 
 
 def _upstream(dots: Dots, value: int) -> Iterator[int]:
