@@ -184,7 +184,7 @@ def _counted(found: Any) -> Any:
 
 
 def _ticks(ticks: Sequence[Any]) -> Any:
-    """Stacks scalars, each different one once, and gathers."""
+    """Stacks each distinct scalar once, and gathers from the stack."""
     different = list({id(tick): tick for tick in ticks}.values())
     index = {id(tick): k for k, tick in enumerate(different)}
     found = jnp.stack([jnp.float32(tick) for tick in different])

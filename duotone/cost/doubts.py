@@ -37,7 +37,7 @@ def _pads(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
 
 
 def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
-    """Returns True for one large product that takes as long as its bytes."""
+    """Returns True for a single product that takes no longer than moving its bytes."""
     alone = operation.operation in _DOTS and operation.sizes[:1] == (1,)
     return (
         alone
@@ -47,7 +47,7 @@ def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
 
 
 def _is_short(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
-    """Returns True for a kernel in a loop that is launched for longer than it works."""
+    """Returns True for a kernel in a loop whose launch takes longer than its work."""
     return operation.runs > 1 and 0 < kernel.seconds < 2 * target.launch
 
 

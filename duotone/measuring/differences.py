@@ -231,7 +231,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Returns the numbers as float64; of a complex number both components."""
+    """Returns the numbers as float64; a complex number becomes its two components."""
     if _kind(array) == "complex":
         return np.atleast_1d(array.astype(np.complex128)).view(np.float64)
     return array.astype(np.float64)

@@ -290,7 +290,7 @@ def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:
-    """Returns the names by which a node may be meant: of the node, its operation, its results."""
+    """Returns the names that may refer to a node: its own, its operation's, its results'."""
     op = built.operations.get(node.index, node.op)
     own = str(node.source)
     path = f"{node.scope}/{op}" if node.scope else op

@@ -95,7 +95,7 @@ class Calibration:
 
     @property
     def title(self) -> str:
-        """One line: the function, and how much was measured."""
+        """One line that names the function and counts the measurements."""
         count = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         return f"calibration of {self.function} ({len(self.values)} values, {count})"
 

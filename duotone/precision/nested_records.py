@@ -47,7 +47,8 @@ class Joined:
     def makers(self, position: int, call: Node) -> tuple[int, ...]:
         """Returns the operations that make one result of a call of the program.
 
-        They are those of all results if the call has others, since duotone wrapped the program.
+        If duotone wrapped the program, so that the call has other results, it returns the
+        operations of all results.
         """
         if len(self.leaving) == len(call.outputs):
             return self.leaving[position]

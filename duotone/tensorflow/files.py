@@ -1,4 +1,4 @@
-"""Files of TensorFlow graphs: recognizes, reads and writes them.
+"""Recognizes, reads and writes the files of TensorFlow graphs.
 
 ::
 

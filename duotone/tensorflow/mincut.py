@@ -100,7 +100,7 @@ def cast_elements(
 
 
 class _Variables:
-    """Which choice each unit takes part in.
+    """The variables of the minimum cut, and the variable of each unit.
 
     Attributes:
         count: the number of all variables, given precisions included.

@@ -41,7 +41,8 @@ _GUESS = 32
 _SMALL_WEIGHT = 4096
 """The most elements that a constant may have for float32 to cost nothing."""
 _PASSES = 4
-"""The most choices in a row: a node that became half opens its readers."""
+"""The most rounds of choices. A node that became half gives its readers a choice in the next
+round."""
 
 
 def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:

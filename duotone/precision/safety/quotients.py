@@ -38,7 +38,7 @@ from duotone.precision.safety.dot_operands import Dots
 _ERROR = 1 / 32
 """The magnified rounding error of a value of 1 from which a difference quotient is denied."""
 _LEAVES = 8
-"""How many terms of a sum of sums are looked at, at most."""
+"""The largest number of terms of a sum of sums that are examined."""
 _REASON = "a difference of its result and a nearly equal value is divided by a small number"
 _GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
 _LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
