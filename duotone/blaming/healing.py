@@ -93,7 +93,7 @@ class Healer:
         finite: Any,
         before: MixedPrecisionState,
     ) -> None:
-        """Watches a step or looks at it; called once for each step, while it is traced.
+        """Watches a step or looks at it. Call it once for each step, while the step is traced.
 
         Args:
             function: the rewritten part of the step.

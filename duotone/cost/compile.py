@@ -132,7 +132,7 @@ def _compile(traced: Any, target: Target, found: topology.CompileDevices, notes:
 
 
 class _Whole(NamedTuple):
-    """A function traced as its arguments are sharded."""
+    """A function, traced with the shardings of its arguments."""
 
     name: str
     arrays: list[Any]
@@ -147,7 +147,7 @@ def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) -> Any:
-    """Returns the function with its mesh replaced with one of the target's devices, traced."""
+    """Returns the traced function, whose mesh is replaced by one of the target's devices."""
     devices = mesh.mesh_like(axes, found.devices, [*whole.arrays, whole.jaxpr])
     donated = _jax.donated_arguments(whole.jaxpr)
     moved = _jax.named(mesh.over(whole.jaxpr, devices), whole.name)
@@ -218,7 +218,7 @@ def _trace(
 def _flat(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Returns ``fn`` as a function of its arrays alone, all else constant, and the arrays."""
+    """Returns ``fn`` as a function of its arrays, other arguments constant, and the arrays."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     # A NumPy scalar may be a static argument of a jitted function.
     kinds = _ARRAYS if _jax.is_jitted(fn) else (*_ARRAYS, np.generic)
@@ -238,7 +238,7 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def _is_result(leaf: Any) -> bool:
-    """Checks if something returned is computed; a name or a number is not a part of the program."""
+    """Checks if a returned leaf is computed; a name or a number is not part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 

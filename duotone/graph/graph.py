@@ -214,8 +214,8 @@ class Node:
     ``positions``           the operands that hold the positions at which the node reads another
     ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
     ``phases``              1 for a convolution of a dilated image: one convolution for each phase
-    ``apart``               for a convolution of a dilated operand: one product in so many has no 0
-    ``filled``              for a convolution of a dilated operand: its products if the operand is
+    ``apart``               for a convolution of a dilated operand: one product in this many has no
+    0 ``filled``              for a convolution of a dilated operand: its products if the operand is
                             filled with zeros, over those without; absent for a filter's gradient
     ``slides``              the groups of a convolution for which a CPU's library has a half
                             kernel, since its windows slide over the image as it is

@@ -1,4 +1,4 @@
-"""From a GraphDef to the rewritten one.
+"""Rewrites a GraphDef.
 
 duotone's painter reads the units into a neutral graph, and the pipeline of all front ends decides.
 TensorFlow's painter runs the passes of the original on the units themselves, which are finer than
@@ -74,7 +74,7 @@ _NOT_FOR_GRAPHS = (
     "segment_sums",
     "heal",
 )
-"""Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
+"""Fields without a meaning for a GraphDef: an error in code, and ignored in the environment."""
 NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})
 _SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
 logger = logging.getLogger("duotone")
@@ -295,7 +295,7 @@ def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
 
 
 def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
-    """Says which half operations duotone's safety rules would keep float32."""
+    """Logs the half operations that duotone's safety rules would keep float32."""
     found = {**result.unsafe}
     for name, function in result.functions.items():
         found |= {f"{name}/{node}": words for node, words in function.unsafe.items()}

@@ -249,7 +249,7 @@ _LINES: set[str] = set()
 
 
 def _log_once(name: str, painted: PaintedProgram, hear: Callable[[str], None] | None) -> None:
-    """Logs a summary of a painting unless the same line was logged before; an observer hears it."""
+    """Logs a summary of a painting, unless it was logged before, and passes it to the observer."""
     line = first_line(
         name,
         painted.built.graph,

@@ -200,7 +200,7 @@ def _positions(node: Node) -> list[int]:
 def _arithmetic_before(
     queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sampled: bool
 ) -> set[int]:
-    """The arithmetic between the last dot and some values; with that dot if they are read at."""
+    """Finds the arithmetic between the last dot and some values; for reads, that dot too."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [*queue]
     while queue:
