@@ -45,13 +45,17 @@ class PrecisionChoice(enum.StrEnum):
 
 def demo(
     precision: Annotated[
-        PrecisionChoice, typer.Option(help="What to train in; all compares the three.")
+        PrecisionChoice, typer.Option(help="The precision to train in; all compares the three.")
     ] = PrecisionChoice.ALL,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 15,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per precision, with seeds in a row.")] = 1,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="The number of passes over the training images.")
+    ] = 15,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the first run.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs for each precision, with consecutive seeds.")
+    ] = 1,
     out: Annotated[
-        Path, typer.Option(help="Folder for the report; created if missing.", metavar="DIR")
+        Path, typer.Option(help="The folder for the report, created if missing.", metavar="DIR")
     ] = Path("reports/demo"),
 ) -> None:
     """Train a small network on real handwritten digits, in float32 and in mixed precision."""

@@ -43,7 +43,8 @@ CalibrationOption = Annotated[
 ProviderOption = Annotated[
     str | None,
     typer.Option(
-        help="ONNX: cpu, cuda, tensorrt or directml; operations without a half kernel there stay.",
+        help="ONNX: cpu, cuda, tensorrt or directml; operations without a half kernel there stay "
+        "float32.",
         metavar="NAME",
     ),
 ]

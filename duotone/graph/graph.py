@@ -106,7 +106,7 @@ HALF_TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Magnitude:
-    """How large a constant is, without its zeros and infinities.
+    """The magnitude of a constant, without its zeros and infinities.
 
     Attributes:
         smallest: the absolute value at which half must be exact enough for the constant to keep

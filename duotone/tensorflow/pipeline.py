@@ -113,7 +113,7 @@ def rewrite(
     compiled: bool = False,
     measured: Mapping[str, Measured] = NO_MEASUREMENTS,
 ) -> RewriteResult:
-    """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
+    """Rewrites a TensorFlow graph to mixed precision; TensorFlow need not be installed.
 
     Args:
         graph_def: a ``GraphDef``; it is not changed.
@@ -126,8 +126,8 @@ def rewrite(
             TensorFlow's deny rules. With ``None``, the policy's painter is used.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
-            a function's nodes with or without ``function/`` before them), where to write what was
-            done; the environment is merged into it.
+            a function's nodes with or without ``function/`` before them), and the folder for dumps.
+            The environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
         compiled: XLA compiles the graph (``jit_compile=True``), so that casts cost nothing by
@@ -136,7 +136,7 @@ def rewrite(
             :func:`duotone.tensorflow.calibrate`. Values that do not fit half stay float32.
 
     Returns:
-        The rewritten copy and a record of what was done.
+        The rewritten copy, and a record of all decisions.
 
     Raises:
         ArgumentError: a dtype or painter that does not exist.

@@ -1,8 +1,7 @@
 """Classify: the list and the pin of each node, before any painting.
 
-Takes a graph, the lists and the user's pins. Gives each node its list, and forces a precision if
-the user asked for one. A constant that half cannot represent denies the operation that computes
-with it; this stage handles constants because it needs nothing but the node.
+This stage gives each node its list, and a forced precision if the user asked for one. A constant
+that half cannot represent denies the operation that computes with it.
 """
 
 from __future__ import annotations
