@@ -45,7 +45,7 @@ def heading(r: AdviceRecord) -> str:
     """Returns the step, the target and the cost of the step, if it is known."""
     cost = duration(r.seconds) or (amount(r.bytes, "B") if r.bytes else "")
     made = "compiled" if r.compiled else "estimated"
-    return f"{_where(r)}: {cost} a step, {made}" if cost else f"{_where(r)}: time not estimated"
+    return f"{_where(r)}: {cost} per step, {made}" if cost else f"{_where(r)}: time not estimated"
 
 
 def _where(r: AdviceRecord) -> str:
