@@ -134,13 +134,14 @@ def rewrite_model(
         )
 
 
-def say_rewritten(console: Console, done: Rewritten) -> None:
-    """Prints the totals of a rewrite and the path of the model."""
+def say_rewritten(console: Console, model: Path, done: Rewritten) -> None:
+    """Prints the totals of a rewrite and the path of the new model."""
     from rich.markup import escape
 
-    from duotone import onnx
+    from duotone.explaining.overview import Overview
 
-    console.print(onnx.view(done))
+    hint = f"duotone view {model} --nodes '*', with the same options"
+    console.print(Overview(done.record, hint=hint))
     share = done.bytes_after / max(done.bytes_before, 1)
     console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
     where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"
