@@ -269,7 +269,7 @@ def measure(dots: Sequence[Dot], rounds: int = ROUNDS) -> list[dict[str, Any]]:
 
 
 def _painted(dot: Dot) -> bool:
-    """Whether the table has the dot painted."""
+    """Returns True if the table paints the dot."""
     profitability = TABLE["cpu-bfloat16"].profitability
     return dot.flops >= profitability.min_flops and dot.intensity >= profitability.min_intensity
 

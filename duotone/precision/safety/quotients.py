@@ -69,7 +69,7 @@ def keep_quotients(classes: Classes, background: Background) -> Classes:
             continue
         made = [dots.maker(dots.origin(v)) for v in sides]
         adds_to_one = any(maker is not None and maker.index in differences for maker in made)
-        if adds_to_one or (subtracts(graph, node) and _twins(dots, *sides)):
+        if adds_to_one or (subtracts(graph, node) and _have_samples(dots, *sides)):
             differences.add(node.index)
             denied |= dict.fromkeys(_parted(dots, *sides), _REASON)
     for index in tuple(denied):
@@ -107,7 +107,7 @@ def _factor(graph: Graph, node: Node) -> float:
     return 1.0 / known.largest if divides else known.largest
 
 
-def _twins(dots: Dots, one: int, other: int) -> bool:
+def _have_samples(dots: Dots, one: int, other: int) -> bool:
     """Checks if some terms of two values are results of the same computation."""
     pairs = itertools.product(_terms(dots, one), _terms(dots, other))
     return any(_same_computation(dots, *pair) for pair in pairs)
