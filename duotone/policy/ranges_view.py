@@ -95,8 +95,8 @@ def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
     marks = [mark(value) for value in values]
     total = ", ".join(f"{marks.count(name)} of {len(marks)} values {name[:-1]}" for name in _STYLE)
     legend = (
-        f"{total} in float16.\nOf the elements that are not zero, tiny are below "
-        f"{_FLOAT16.smallest_normal:.2g}, huge are beyond {_FLOAT16.largest:.0f}."
+        f"{total} in float16.\ntiny and huge: the shares of nonzero elements below "
+        f"{_FLOAT16.smallest_normal:.2g} and beyond {_FLOAT16.largest:.0f}."
     )
     return Group(Text(title), view, Text(legend))
 
