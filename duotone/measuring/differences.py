@@ -89,7 +89,7 @@ class Difference:
         """Returns inputs, results, then the first value that differs."""
         given = [f"input {name}: {text}" for name, text in self.inputs.items()]
         heads = f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10} {'plain error':>12}"
-        inside = f"compared inside, values of the same name: {len(self.nodes)}"
+        inside = f"compared {plural(len(self.nodes), 'inner value')} of the same name"
         rows = [_row(value) for value in self.outputs]
         return "\n".join([*given, *self.notes, heads, *rows, inside, _parts_text(self.parts)])
 
