@@ -279,6 +279,6 @@ def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
     for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
         if not same_type(jax.typeof(result), aval):
             raise RewriteError(
-                f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
+                f"result {position} was {aval} and became {jax.typeof(result)}; this is a bug in "
                 "duotone, please report the program"
             )

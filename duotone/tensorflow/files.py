@@ -211,7 +211,7 @@ def _bytes_of(file: Path) -> bytes:
         if size > LARGEST:
             raise GraphDefError(
                 f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is not "
-                "a graph. Large weights belong into the variables of a SavedModel."
+                "a graph. Large weights belong in the variables of a SavedModel."
             )
         content = file.read_bytes()
     except OSError as error:
