@@ -260,8 +260,8 @@ class _Loop:
 
         The condition counts if it reads an integer that the loop carries. Such an integer may also
         depend on a comparison (iterations without progress), but not if it was only picked (a
-        token). A limit stays the same in the loop. The graph does not show what chose a branch of a
-        conditional, so every number that the loop carries may have.
+        token). A limit stays the same in the loop. The graph does not show the predicate of a
+        conditional, so the condition then may read every number that the loop carries.
 
         Returns:
             True if the condition counts, True if it compares with a limit, and the float32 numbers
