@@ -1,4 +1,4 @@
-"""What benchmarks share: clocks, medians, counting equations, writing results.
+"""The shared parts of benchmarks: clocks, medians, counting equations, writing results.
 
 A result is a JSON file and a text in ``results/``, both written by :func:`write`; nothing
 in them is typed by hand. ``benchmarks/README.md`` is generated from all of them.
@@ -46,13 +46,13 @@ class Bar:
 
     @property
     def kept(self) -> bool:
-        """Whether the figure keeps the limit (a figure that is not a number does not)."""
+        """Returns True if the figure keeps the limit; NaN does not."""
         return self.value <= self.limit
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one benchmark found.
+    """The findings of one benchmark.
 
     Attributes:
         name: of its file.

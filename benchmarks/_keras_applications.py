@@ -4,7 +4,7 @@ Called by ``scripts/keras_applications.py``, in a process of its own for each ar
 compared, and why, is in the head of the page that it writes
 (``docs/coverage/keras_applications.md``).
 
-What goes wrong: whatever a step raises, and 30 skipped steps in a row; nothing is caught here.
+An exception of a step passes through, and 30 skipped steps in a row raise one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ SMALLEST = 64
 HALF_TYPES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Each half type and its epsilon, the spacing of its numbers above 1."""
 SEEDS = {"shifted": (0, 1), "initial": (0,)}
-"""By start, the seeds of the batches. What a start is: :func:`starts_of`."""
+"""The seeds of the batches, for each start (:func:`starts_of`)."""
 MORE_BATCHES = 10
 """Shifted batches of an architecture that is out of a limit with those of :data:`SEEDS`."""
 SHIFTED_SHIFT = 2
-"""Of batch normalisations: two or three values of a hundred lie below the kink of a rectifier. With
+"""The shift of batch normalisations: with 2, two or three values of a hundred lie below the kink of
+a rectifier. With
 3 whole layers are linear, and the gradients of shifts vanish."""
 LOST = 0.5
 """The relative error from which a gradient says nothing; one of zeros has an error of 1."""
@@ -82,7 +83,7 @@ def smallest_input(build: Callable[[int], Any], largest: int = 400) -> Any:
 
 
 def fewest_pixels(model: Any) -> float:
-    """Of one image, as the batch normalisation that sees the fewest sees it; infinite without."""
+    """Returns the fewest pixels of an image that a batch normalisation reads; else infinity."""
     kind: Any = keras.layers.BatchNormalization
     shapes = [layer.output.shape for layer in layers_of(model) if isinstance(layer, kind)]
     return min((math.prod(shape[1:-1]) for shape in shapes), default=math.inf)
@@ -352,7 +353,7 @@ def measure(name: str, *, more: bool = False) -> dict[str, Any]:
 def _by_hand(
     build: Callable[[int], Any], size: int, half: str, cases: Cases
 ) -> dict[str, dict[str, float]]:
-    """What is found under Keras' own mixed policy; NaN where it takes no step: no yardstick."""
+    """Returns the errors under Keras' own mixed policy; NaN if it takes no step."""
     keras.config.set_dtype_policy(f"mixed_{half}")
     try:
         model = build(size)
@@ -366,7 +367,7 @@ def _by_hand(
 
 
 def _rewritten(model: Any, half: str, cases: Cases) -> dict[str, Any]:
-    """What is found with duotone."""
+    """Returns the errors with duotone."""
     step = Step(model, enable(_sgd(), dtype=half))
     jaxpr, seconds = step.trace(cases.batches[0])
     dots, in_half = count_dots(jaxpr, half)

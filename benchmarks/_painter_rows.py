@@ -32,7 +32,7 @@ _FLOAT32_LIMIT = 0.55
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a form may need in one half of the zoo, as ratios to by hand.
+    """The limits of a form in one half of the zoo, as ratios to dtypes set by hand.
 
     Attributes:
         each: bytes of any model.
@@ -48,9 +48,9 @@ class Limits:
 
 
 _TUNED = Limits(each=1.0, mean=0.92, memory=1.0, mean_memory=0.92)
-"""Of the whole step in the first half, which the rules were made for."""
+"""The limits of the whole step in the first half, for which the rules were made."""
 UNSEEN = Limits(each=1.05, mean=0.92, memory=None, mean_memory=0.85)
-"""Of the second half and of small models, in both forms, and of the short form in the first."""
+"""The limits of the second half and of small models, and of the short form in the first half."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Job:
 
 
 def is_tpu(target: str) -> bool:
-    """Whether a target is a TPU: there float32 dots are bfloat16, and only bytes have a limit."""
+    """Returns True for a TPU, where float32 dots are bfloat16 and only bytes have a limit."""
     return target in ("v5e", LIST_ORDER)
 
 
@@ -109,7 +109,7 @@ def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
                 bars += _bars(records, Job("", target, way, half), part, form)
             bars += _over_float32(records, Job("", target, "duotone", half), part)
     failed = [key for key, record in records.items() if "failed" in record and "mpx" not in key]
-    # What is too large with dtypes set by hand as well has not failed.
+    # A step that is too large with dtypes set by hand as well has not failed.
     large = [key for key, record in records.items() if "too large" in record]
     failed += [key for key in large if f"{key.rpartition('/')[0]}/by hand" not in large]
     bars.append(Bar("steps that failed to compile", len(failed), 0, ""))

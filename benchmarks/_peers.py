@@ -27,7 +27,7 @@ INT8 = "ONNX Runtime, int8"
 ONNX = ("ONNX Runtime", INT8)
 """The ways of ONNX Runtime, whose models PyTorch's process exports."""
 Made = tuple[Callable[[], Any], int]
-"""What to run, returning when it is done, and the number of the model's parameters."""
+"""A function that runs the task and returns when it is done, and the number of parameters."""
 
 
 def draw(specs: list[Spec], batch: int) -> list[np.ndarray]:
@@ -52,8 +52,8 @@ def prepare(make: Callable[..., Made], task: dict[str, Any]) -> tuple[Callable[[
     """Makes and warms a task.
 
     Returns:
-        What to run, and its number of parameters, the megabytes of the process, and how often to
-        run it in one measurement, so that this takes a twentieth of a second.
+        The function to run; and its number of parameters, the megabytes of the process, and the
+        runs of one measurement, which takes a twentieth of a second.
     """
     run, parameters = make(**task)
     run()

@@ -15,13 +15,13 @@ THIS_VERSION = "JAX " + ".".join(jax.__version__.split(".")[:2])
 
 
 def parts(name: str, folder: Path = RESULTS) -> dict[str, Any]:
-    """What was measured so far, by version; empty if nothing was."""
+    """Returns the figures so far, by version; empty if there are none."""
     file = folder / f"{name}.json"
     return json.loads(file.read_text())["figures"] if file.exists() else {}
 
 
 def with_part(name: str, part: Any, folder: Path = RESULTS) -> dict[str, Any]:
-    """What was measured so far, with ``part`` in the place of this version's; sorted by version."""
+    """Returns the figures so far, sorted by version, with ``part`` for this version."""
     found = {**parts(name, folder), THIS_VERSION: part}
     return dict(sorted(found.items(), key=lambda item: _number(item[0])))
 

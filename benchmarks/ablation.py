@@ -108,7 +108,7 @@ def _compiled(case: Any, target: str, half: str, policy: duotone.Policy) -> Any:
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of positive numbers; 1 for none.
+    """Returns the geometric mean of positive numbers; 1 for none.
 
     Example:
         >>> geometric_mean([0.5, 2.0])
@@ -164,7 +164,7 @@ def text_of(figures: Figures) -> str:
 
 
 def load(folder: Path = RESULTS) -> Figures:
-    """What has been measured."""
+    """Returns the figures so far."""
     file = folder / "ablation.json"
     found = json.loads(file.read_text())["figures"] if file.exists() else {}
     return {"painted": found.get("painted", {}), "compiled": found.get("compiled", {})}

@@ -108,7 +108,7 @@ def noise(row: Row, found: dict[str, list[float]]) -> float:
 
 
 def bars(row: Row, found: dict[str, list[float]]) -> list[Bar]:
-    """What each half type is worse than float32, in units of the noise."""
+    """Returns by how much each half type is worse than float32, in units of the noise."""
     means = {precision: statistics.fmean(metrics) for precision, metrics in found.items()}
     sign = 1 if row.higher else -1
     unit = noise(row, found)

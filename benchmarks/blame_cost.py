@@ -5,7 +5,7 @@ Whole steps of value and gradient of models of the zoo in float16, and the same 
 whose program runs each value twice, in half and in float32, and notes what becomes of it. One step
 overflows, as those do for which blame is called; one is finite, and there blame runs a second
 program for the errors. The compiled programs run in turn; a figure is the median over rounds of
-their ratio. What the first look compiles is next to it.
+their ratio. The compile time of the first look is next to it.
 """
 
 from __future__ import annotations

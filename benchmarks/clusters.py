@@ -2,7 +2,7 @@
 """What do deep nets that are written out cost to compile, whole and as clusters, and to run?
 
 A training step with Adam each: a transformer, a residual MLP, and a recurrent net, whose layers
-each have weights of their own. What is declined is compiled whole and has no row next to it.
+each have weights of their own. A declined program is compiled whole and has no row next to it.
 ``--only NAME`` measures one and writes nothing.
 """
 

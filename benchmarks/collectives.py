@@ -35,7 +35,7 @@ FORMS = ("float32", "autocast(step)", "value_and_grad(autocast(f))")
 GATHERED = ("all-gather", "collective-permute")
 """Also rings of permutes, which XLA makes of gathers next to dots; no case permutes otherwise."""
 _LIMIT = 0.55
-"""Of gathered bytes over float32's."""
+"""The limit of gathered bytes over float32's."""
 _DEVICES, _WIDTH, _LAYERS, _BATCH = 8, 1024, 4, 8192
 P = PartitionSpec
 LAST = RESULTS / "collectives.json"

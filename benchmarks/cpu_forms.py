@@ -4,8 +4,8 @@
 Each dot starts from float32 operands, as in a painted program, so that casts count. Forms: the dot
 in float32; its operands cast to bfloat16 with a float32 or a bfloat16 result; and ``rows``, the
 form that duotone binds (``duotone/jaxpr/rules/dots.py``). ``options`` is a bfloat16 result in a
-program that is compiled with ``duotone.compiler_options()``. Of convolutions, both are what duotone
-makes of them, which may be another float32 form. They run in turn, round after round; a
+program that is compiled with ``duotone.compiler_options()``. For convolutions, both are what
+duotone makes of them, which may be another float32 form. They run in turn, round after round; a
 figure is the median over rounds of float32's time over the form's: above 1 is faster than float32.
 "fails" is a program that compiles and then raises when it runs.
 
@@ -276,7 +276,7 @@ def measure(dots: Sequence[Dot], rounds: int = ROUNDS) -> list[dict[str, Any]]:
 
 
 def _painted(dot: Dot) -> bool:
-    """Whether the table has the dot painted."""
+    """Returns True if the table paints the dot."""
     profitability = TABLE["cpu-bfloat16"].profitability
     return dot.flops >= profitability.min_flops and dot.intensity >= profitability.min_intensity
 

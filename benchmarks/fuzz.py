@@ -143,7 +143,7 @@ def _next(lines: Any, running: list[_Worker]) -> dict[str, Any] | None:
 
 
 def is_finding(row: dict[str, Any]) -> bool:
-    """Whether a person must look at it."""
+    """Returns True if a person must look at it."""
     return row["kind"] not in ("good", "skipped")
 
 

@@ -88,7 +88,7 @@ def median_error(model: Any, feeds: list[Any], expected: list[list[Any]]) -> flo
 
 
 def measure(name: str, path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
-    """What each rewriter made of one model, and the inputs that it ran with.
+    """Returns the figures of each rewriter for one model, and the inputs that it ran with.
 
     ``error`` and ``plain``, ``rounded``, ``casts``, ``bytes``, ``seconds``.
     """

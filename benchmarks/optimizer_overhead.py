@@ -167,7 +167,7 @@ def rounds_of(case: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def figures_of(found: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
-    """Of each way: microseconds by the clock and of processor time, and percent over bare."""
+    """Returns for each way the microseconds of wall and processor time, and percent over bare."""
     figures = {}
     bare = [median([spent[clock] for spent in found["bare"]]) for clock in (0, 1)]
     for name, spent in found.items():

@@ -58,7 +58,7 @@ _LIBRARIES = {
     "torch": "numpy torch",
     "onnxruntime": "torch onnx onnxscript onnxruntime",
 }
-"""What the interpreter of PyTorch needs for each library."""
+"""The packages that the interpreter of PyTorch needs for each library."""
 _MISSING = (
     "{library} is not installed for {python}: its columns are left out. Install it (`pip install "
     "{needed}` in an environment of its own) and name that environment's interpreter with "
@@ -86,7 +86,7 @@ class Peer:
     batch: int
 
     def tasks(self) -> list[tuple[str, int]]:
-        """What is measured, with the batch: predictions first, while the process is small."""
+        """The measurements, with the batch: predictions first, while the process is small."""
         if self.target is None:
             return [("predict", self.batch)]
         return [("predict", 1), ("predict", 32), ("train", self.batch)]

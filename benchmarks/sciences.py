@@ -6,8 +6,8 @@ Small programs over public libraries, from their documentation, and over typed m
 bfloat16 forced on any device, and default mode. The libraries are installed with
 ``duotone[sciences]``; a program whose library is missing keeps the row it had.
 
-Who extends this: whoever adds a program adds a :class:`~benchmarks.science.case.Program` to one of
-the files in ``benchmarks/science``.
+To add a program, add a :class:`~benchmarks.science.case.Program` to one of the files in
+``benchmarks/science``.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def read() -> dict[str, Any]:
 def measure(programs: Sequence[Program], before: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Measures programs: the rows of all after each of them.
 
-    Those whose library is missing keep the rows that they had.
+    Programs whose library is missing keep their old rows.
     """
     found = dict(before)
     for library in dict.fromkeys(program.library for program in programs):

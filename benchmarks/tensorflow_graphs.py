@@ -49,7 +49,7 @@ above it, one is larger than another from a tenth on."""
 def measure(
     path: Path, fetch: Sequence[str] | None, data: dict[str, Any] | None, folder: Path
 ) -> dict[str, Any]:
-    """What each painter made of one model: error, nodes in half, casts, bytes, seconds."""
+    """Returns the figures of each painter: error, nodes in half, casts, bytes, seconds."""
     source = files.read(path)
     size = source.file.stat().st_size
     found: dict[str, Any] = {

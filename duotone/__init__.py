@@ -5,10 +5,10 @@ function, ``step = duotone.autocast(step)``, or around the optimizer,
 ``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
 stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
 
-What is named here is loaded when it is first used: ``duotone.keras``, ``duotone.nnx`` and
-``duotone.linen`` because each imports its library, the rest because it imports JAX, which reads its
-variables (``JAX_PLATFORMS``, ``JAX_ENABLE_X64``) at that moment. A script under ``duotone run`` may
-still set them, and ``duotone rewrite`` does without JAX.
+Each public name is loaded on first use. ``duotone.keras``, ``duotone.nnx`` and ``duotone.linen``
+import their libraries, and most other names import JAX, which reads its environment variables
+(``JAX_PLATFORMS``, ``JAX_ENABLE_X64``) at that moment. So a script under ``duotone run`` can still
+set them, and ``duotone rewrite`` does not need JAX.
 """
 
 import importlib

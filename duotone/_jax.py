@@ -63,9 +63,9 @@ assumed_device = jax.make_user_context(default_value=None)
 compiled_with_options = jax.make_user_context(default_value=None)
 """True or False if duotone compiles with options or without: :mod:`duotone.devices.options`."""
 collecting = jax.make_user_context(default_value=None)
-"""Who collects what is painted: :mod:`duotone.jaxpr.running.inside`."""
+"""The collector of painted programs, if any: :mod:`duotone.jaxpr.running.inside`."""
 healing = jax.make_user_context(default_value=0)
-"""How often healers changed what steps are: :mod:`duotone.blaming.healing`."""
+"""The number of times that healers changed the steps: :mod:`duotone.blaming.healing`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
@@ -106,7 +106,7 @@ def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[An
 
 
 class EquationContext:
-    """Gives operations bound inside an equation's source line, name stack, device, metadata.
+    """Gives the operations bound inside the source line, names, device and metadata of an equation.
 
     This is a class and not a generator, because one is entered for every equation.
     """
@@ -158,7 +158,7 @@ def bind(eqn: Eqn, operands: Sequence[Any], params: dict[str, Any] | None = None
 
 
 def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
-    """Binds as :func:`bind` does, but outside of :class:`EquationContext`, slow to enter."""
+    """Binds as :func:`bind` does, but outside of the slow :class:`EquationContext`."""
     source = eqn.source_info
     if outer := _source_info.current_name_stack().stack:
         source = source.replace(name_stack=NameStack(outer + source.name_stack.stack))
@@ -172,9 +172,9 @@ def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 def _copied(eqn: Eqn, operands: Sequence[Any], source: Any) -> list[Any] | None:
     """Returns the results of ``eqn``, copied into the jaxpr under way, or ``None``.
 
-    It can if it is a first-order equation without effects and its operands have the types that they
-    had. Its results then have the types that they had. Binding would derive these again, in three
-    times the time.
+    This works for a first-order equation without effects whose operands have their old types. Then
+    its results have their old types too. Binding would derive them again and take three times as
+    long.
     """
     trace, outs = _private_core.trace_ctx.trace, eqn.outvars
     first_order = len(outs) == 1 and not eqn.primitive.multiple_results and not eqn.effects
@@ -198,10 +198,10 @@ def _copied(eqn: Eqn, operands: Sequence[Any], source: Any) -> list[Any] | None:
 
 
 class BoundOnce:
-    """Calls of functions that bind one equation: a cast, a dot with derivatives of its own.
+    """Calls functions that bind one equation: a cast, a dot with derivatives of its own.
 
-    The equation that such a function gave for some types is written down again for operands of the
-    same types. ``jax.jit`` does so too, but takes ten times as long to recognize a call.
+    For operands of the same types as before, it copies the equation instead of tracing the function
+    again. ``jax.jit`` does so too, but takes ten times as long to recognize a call.
     """
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
 
 
 NO_SOURCE = "unknown"
-"""The source line of an equation of which JAX knows none."""
+"""The source line of an equation for which JAX knows none."""
 
 
 def source_line(eqn: Eqn) -> str:
@@ -325,7 +325,7 @@ def is_differentiated(arrays: Sequence[Any]) -> bool:
 def on_known(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     """Calls a function outside of the trace in which JAX calls the rule of a ``custom_jvp``.
 
-    That trace splits each ``jit`` into a known and an unknown part, and traces it once more.
+    Such a trace splits each ``jit`` into a known and an unknown part, and traces it once more.
     """
     trace = _private_core.trace_ctx.trace
     splits = type(trace) is _staging.JaxprTrace

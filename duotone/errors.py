@@ -176,7 +176,7 @@ class ProgramTextError(DuotoneError, ValueError):
 
     def __init__(self, what: str, line: str) -> None:
         super().__init__(
-            f"the compiled program has {what}, which duotone cannot read; this is a fault of "
+            f"the compiled program has {what}, which duotone cannot read; this is a bug in "
             f"duotone with this version of XLA, please report the line: {line.strip()[:200]}"
         )
 

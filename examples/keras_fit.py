@@ -29,7 +29,7 @@ import duotone.keras
 from duotone.samples.digits import load_digits
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16", "mixed"]
-# What duotone is told (None: it asks the device), and what a GPU or TPU does inside float32 dots.
+# The dtype for duotone (None: the device decides), and how a GPU or TPU computes float32 dots.
 HALF = {"mixed": None, "tf32": "float32"}
 MATH = {"float32": "float32", "tf32": "tensorfloat32"}
 

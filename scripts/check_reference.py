@@ -56,7 +56,7 @@ def faults(page: str) -> list[str]:
 
 
 def _text_of(body: str) -> str:
-    """What stands below a heading, its signature left out."""
+    """Returns the text below a heading, without the signature."""
     return re.sub(r'<div class="doc-signature.*?</div>', "", body, flags=re.DOTALL)
 
 

@@ -3,8 +3,8 @@
     python scripts/coverage_table.py            # writes them
     python scripts/coverage_table.py --check    # fails if they are not up to date
 
-What a primitive becomes in half is not claimed but seen: each of its cases is painted between two
-dots, and the table says what the painter did with it there.
+The table shows measured precisions: each case of a primitive is painted between two dots, and the
+table has the precision that the painter gave it there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ relative to the largest element of a result."""
 
 
 def explained(case: Case, half: str) -> duotone.Explanation:
-    """What the painter does with a case between two dots."""
+    """Returns the painting of a case between two dots."""
     _, args = variation(case, "sandwich", lambda f: f)
     wide = jax.enable_x64(True) if case.x64 else contextlib.nullcontext()
     with wide:

@@ -1,12 +1,12 @@
 """Writes ``docs/coverage/keras_applications.md``: one training step of every keras.applications.
 
-What is compared stands in the page's own head (``_HEAD``), with the limits. Each architecture is
+The head of the page (``_HEAD``) says what is compared, with the limits. Each architecture is
 measured in a process of its own, one after the other, and its record is written at once to
-``benchmarks/results/keras_applications.json``; the page is made from those records. Run it after
-a change of the painter, of the Keras adapter, or for a new Keras.
+``benchmarks/results/keras_applications.json``; the page is made from those records. Run it after a
+change of the painter, of the Keras adapter, or for a new Keras.
 
-What goes wrong: an architecture whose process crashes or runs out of time is a row that says so,
-and the exit status is 1.
+If the process of an architecture crashes or runs out of time, its row says so and the exit status
+is 1.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ BY_HAND_FACTOR = 1.25
 """Two ways to round the same gradient differ by that much from batch to batch
 (``benchmarks/NOTES.md``)."""
 MORE_LOST = 0.02
-"""Of an architecture's variables; those that lie at the border of being lost, either way."""
+"""The share of an architecture's variables that may be lost or not, since they lie at the
+border."""
 
 _HEAD = """\
 <!-- written by scripts/keras_applications.py; do not edit -->
@@ -124,7 +125,7 @@ Written by `python scripts/keras_applications.py` from `benchmarks/results/keras
 """
 
 
-# What is judged.
+# The judged figures.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Cell:
 
     @property
     def kept(self) -> bool:
-        """Whether the figure is in its limit (one that is not a number is not)."""
+        """Returns True if the figure keeps its limit; NaN does not."""
         return self.value <= self.limit
 
     def __str__(self) -> str:
@@ -182,7 +183,7 @@ def _most_lost(record: dict[str, Any], found: dict[str, Any]) -> float:
 
 
 def passes(record: dict[str, Any]) -> bool:
-    """Whether every figure of an architecture is in its limit."""
+    """Returns True if every figure of an architecture keeps its limit."""
     return "error" not in record and all(
         cell.kept for half in HALF_TYPES for cell in judged(half, record).values()
     )
@@ -369,7 +370,7 @@ def write(records: dict[str, dict[str, Any]]) -> None:
 
 
 def _settings() -> dict[str, Any]:
-    """What a figure depends on, apart from duotone: figures of other settings are not mixed."""
+    """Returns the settings of a figure; figures of other settings are not mixed."""
     seeds = {start: list(seeds) for start, seeds in SEEDS.items()}
     return {
         "batch": BATCH,

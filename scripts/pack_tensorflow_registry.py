@@ -83,7 +83,7 @@ def packed_argument(argument: Any) -> list[Any]:
 
 
 def packed_op(op: Any) -> dict[str, Any]:
-    """What is asked of one op definition."""
+    """Returns the packed facts of one op definition."""
     return {
         "inputs": [packed_argument(a) for a in op.input_arg],
         "outputs": [packed_argument(a) for a in op.output_arg],

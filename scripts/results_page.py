@@ -175,7 +175,7 @@ def _words(x: float, y: float, text: str, anchor: str = "start", size: int = 13)
     )
 
 
-# Of a benchmark: the file in docs/, what it shows for those who cannot see it, and who draws it.
+# By benchmark: the file in docs/, its alternative text, and the function that draws it.
 PICTURES: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "painter": (
         "bytes.svg",

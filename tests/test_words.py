@@ -16,8 +16,9 @@ from duotone.explaining.overview import Overview
 from tests.explaining.test_overview import record
 
 PACKAGE = Path(duotone.__file__).parent
+ROOT = Path(__file__).parent.parent
 LEFT = (
-    "most_expensive",
+    "dearest",
     "part nowhere",
     "both have:",
     "stand in programs",
@@ -25,6 +26,12 @@ LEFT = (
     "got a {",
 )
 """Phrases that nobody says, and where an article may not fit."""
+_HEADLESS = re.compile(
+    r'(?:"""|# |[.!?:;]\s+(?:# )?|\n\s*\n\s*)'
+    r"((?:Of|Who|Whether|What|Those of|Those that) [a-z](?!.*\?).*)"
+)
+"""The beginning of a sentence without a subject, in a docstring, a comment or a message. A question
+may begin so."""
 
 
 def _printed(file: Path) -> list[tuple[int, str]]:
@@ -43,6 +50,17 @@ def test_nothing_says(phrase: str) -> None:
         for file in PACKAGE.rglob("*.py")
         for line, text in _printed(file)
         if says.search(text)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("folder", ["duotone", "examples", "benchmarks", "scripts"])
+def test_sentences_have_subjects(folder: str) -> None:
+    """Catches: "What it reads." or "Of a loop, ..." in place of a sentence."""
+    found = [
+        f"{file.name}: {match[1]}"
+        for file in (ROOT / folder).rglob("*.py")
+        for match in _HEADLESS.finditer(file.read_text(encoding="utf-8"))
     ]
     assert not found
 

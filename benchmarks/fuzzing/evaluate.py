@@ -42,7 +42,7 @@ class AsWritten:
         return x.astype(np.float32) if x.dtype in _HALVES else x
 
     def result(self, x: np.ndarray, dtype: np.dtype, moved: bool) -> np.ndarray:
-        """What an operation computed, as it is kept."""
+        """Returns the result of an operation in the dtype in which it is stored."""
         del moved
         return x if x.dtype == dtype else x.astype(dtype)
 

@@ -2,10 +2,11 @@
 
 A *case* is a program with a form and a half type. Its error, against float64, is taken of each
 output: the largest and the root of the mean square, both relative to the output's own size (of
-gradients: at least a ten thousandth of the largest gradient's). Of a gradient of which half by hand
-has no digit no more is asked than an epsilon of the largest one. One draw of inputs shows little:
-where a half number lies next to a kink or a tie, either way is wrong by chance. So inputs are drawn
-again, and what counts is the median, over the draws, of duotone's error over the naive one's.
+gradients: at least a ten thousandth of the largest gradient's). If half by hand has no correct
+digit of a gradient, an error of an epsilon of the largest gradient is accepted. One draw of inputs
+shows little: where a half number lies next to a kink or a tie, either way is wrong by chance. So
+inputs are drawn again, and what counts is the median, over the draws, of duotone's error over the
+naive one's.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What was found of a case.
+    """The verdict on a case.
 
     Attributes:
         kind: ``"good"``, ``"skipped"`` (float32 or naive half has no numbers to compare with),
@@ -94,7 +95,7 @@ class Verdict:
 
     @property
     def is_finding(self) -> bool:
-        """Whether a person must look at it."""
+        """Returns True if a person must look at it."""
         return self.kind not in ("good", "skipped")
 
 
@@ -276,7 +277,7 @@ def _verdict(draws: list[_Draw]) -> Verdict:
 
 
 def _compared(painted: np.ndarray, naive: np.ndarray, plain: np.ndarray) -> Verdict:
-    """Of finite errors ``[draw, output, measure]``."""
+    """Compares finite errors, ``[draw, output, measure]``."""
     floor = np.maximum(_FLOAT32_ROUNDING, _TIMES_FLOAT32 * plain)
     ratios = np.median(painted / np.maximum(naive, floor), 0)
     of_medians = np.median(painted, 0) / np.maximum(np.median(naive, 0), np.median(floor, 0))

@@ -55,7 +55,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _without_output(program: Program, line: Line) -> Iterator[Program]:
-    """What a returned line reads is returned in its place."""
+    """Yields programs that return an operand of a returned line in its place."""
     computed = {earlier.target for earlier in program.lines}
     for name in dict.fromkeys(line.reads):
         if name in computed:

@@ -200,7 +200,7 @@ class _Builder:
         return Program(self.inputs, tuple(self.lines), outputs).pruned()
 
     def _size(self, usual: tuple[int, ...], long: int) -> int:
-        """Of an axis: now and then one over which sums are long."""
+        """Returns the size of an axis, now and then one over which sums are long."""
         return long if self.random.random() < _LONG else int(self.random.choice(usual))
 
     def _input(self, shape: tuple[int, ...], kind: str) -> str:

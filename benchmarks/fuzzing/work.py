@@ -17,7 +17,7 @@ from benchmarks.fuzzing.judge import FORMS, WAYS, Case, judge
 from benchmarks.fuzzing.programs import random_program
 
 _LIKELY = (0.45, 0.45, 0.1)
-"""Of each of :data:`WAYS`."""
+"""The probability of each of :data:`WAYS`."""
 _COMPILED = 40
 """One program in as many is compiled."""
 _WRONG, _TIMES_FLOAT32 = 0.1, 100.0

@@ -65,7 +65,7 @@ class Row:
 
 
 def available(program: Program) -> bool:
-    """Whether its library is there."""
+    """Returns True if the library of a program is installed."""
     return not program.library or importlib.util.find_spec(program.library) is not None
 
 

@@ -60,7 +60,7 @@ HALVES: dict[Half, str] = {
     "second": "second half",
     "small": "small models",
 }
-"""What tables call them."""
+"""Their names in tables."""
 
 
 class Entry(NamedTuple):

@@ -30,7 +30,7 @@ from benchmarks.zoo.case import (
 from benchmarks.zoo.layers import Dtype
 
 Batch = dict[str, jax.Array]
-"""What was played, each with (time, games) in front."""
+"""The games that were played, each array with (time, games) in front."""
 _DISCOUNT, _MIX, _CLIP = 0.99, 0.95, 0.1
 
 

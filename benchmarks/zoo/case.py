@@ -1,4 +1,4 @@
-"""What every model of the zoo gives: its loss, its whole training step, its state and its batches.
+"""The parts of every model of the zoo: its loss, whole training step, state and batches.
 
 :func:`train_case` makes a :class:`TrainCase` from a loss and an optimizer; the models that need
 another step (two networks, sparse tables) make one themselves.
@@ -84,7 +84,7 @@ SIZES: tuple[Size, ...] = ("full", "cpu", "tiny")
 
 
 class State(NamedTuple):
-    """What a training step hands to the next one.
+    """The state that a training step passes to the next one.
 
     Attributes:
         params: float32 parameters.

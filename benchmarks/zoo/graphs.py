@@ -1,4 +1,4 @@
-"""What the graph networks of the zoo share: random graphs, and sums over the edges of a node."""
+"""The shared parts of graph networks: random graphs, and sums over the edges of a node."""
 
 from __future__ import annotations
 

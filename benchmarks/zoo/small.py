@@ -20,7 +20,7 @@ import optax
 from benchmarks.zoo.case import TrainCase, Tree, network_case
 
 Batch = tuple[Tree, jax.Array]
-"""What a model reads, and what its loss compares with."""
+"""The inputs of a model, and the targets of its loss."""
 Draw = Callable[[jax.Array, str], Batch]
 """``draw(key, inputs)``: as :class:`~benchmarks.zoo.case.Case` has it."""
 

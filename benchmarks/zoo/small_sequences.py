@@ -58,7 +58,7 @@ class Bert(nn.Module):
 
 
 def _run(cell: nn.RNNCellBase, x: jax.Array) -> jax.Array:
-    """What a cell gives out at each step of (batch, length, features)."""
+    """Returns the output of a cell at each step of (batch, length, features)."""
     out = nn.RNN(cell)(x)
     assert isinstance(out, jax.Array)
     return out

@@ -51,7 +51,7 @@ SHAPES: dict[Size, Shape] = {
     "tiny": Shape(4, 16, 16, (1, 2), 1, (8,), 4),
 }
 STEPS = 1000
-"""Of the noise schedule."""
+"""The steps of the noise schedule."""
 
 
 def sinusoids(times: jax.Array, width: int, dtype: Dtype = jnp.float32) -> jax.Array:

@@ -17,7 +17,7 @@ _left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_backend() -> None:
-    """Raises ArgumentError where Keras runs on anything but JAX."""
+    """Raises ArgumentError if Keras runs on anything but JAX."""
     backend = keras.backend.backend()
     if backend != "jax":
         raise ArgumentError(
@@ -44,7 +44,7 @@ def only_on_jax(name: str) -> Any:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises where an optimizer cannot be wrapped.
+    """Raises if an optimizer cannot be wrapped.
 
     Raises:
         ArgumentTypeError: it is not a Keras optimizer.
@@ -82,7 +82,7 @@ def inner_optimizer_of(config: dict[str, Any], custom_objects: Any) -> tuple[Any
 
 
 def check_global_policy() -> None:
-    """Raises ArgumentError where Keras' global dtype policy is a mixed one."""
+    """Raises ArgumentError if Keras' global dtype policy is a mixed one."""
     policy = keras.config.dtype_policy()
     if _is_mixed(policy):
         raise ArgumentError(
@@ -102,7 +102,7 @@ def mixed_layer(model: Any) -> str | None:
 
 
 def check_model(model: Any) -> None:
-    """Raises ArgumentError where a layer of a model has a mixed dtype policy."""
+    """Raises ArgumentError if a layer of a model has a mixed dtype policy."""
     check_global_policy()
     found = mixed_layer(model)
     if found is not None:

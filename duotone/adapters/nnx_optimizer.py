@@ -54,8 +54,9 @@ class Optimizer(nnx.Optimizer[M]):
         optimizer.update(model, out)
 
     A step whose gradients are not all finite is skipped: parameters, optimizer state, ``step``
-    and what the loss function changed in its arguments (batch statistics, metrics) stay as they
-    were, and the loss scale is reduced. Random streams go on, so that the next try draws anew.
+    and the arguments that the loss function changes (batch statistics, metrics) stay as they were,
+    and the loss scale is reduced. Random streams advance, so that the next step draws other
+    numbers.
 
     Args:
         model: the model.
@@ -112,7 +113,7 @@ class Optimizer(nnx.Optimizer[M]):
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Patterns of what is kept full, those that were healed too; save them with checkpoints."""
+        """Patterns of the operations kept full, including healed ones; save with checkpoints."""
         return self.tx.pins
 
     def mixed_precision_state(self) -> MixedPrecisionState:
@@ -130,10 +131,10 @@ class Optimizer(nnx.Optimizer[M]):
     ) -> ScaledGrad:
         """Computes the loss and its gradients in mixed precision, with the loss scaled inside.
 
-        What ``loss_fn`` changes in ``model`` and in other NNX objects among its arguments is kept
-        if the gradients are finite; random streams go on in any case. A variable to which it gives
-        another structure, shape or dtype (an activation that is kept, a list that grows) has the
-        new value in any case: between the two a compiled step cannot choose.
+        Changes that ``loss_fn`` makes to ``model`` and to other NNX objects among its arguments are
+        kept if the gradients are finite. Random streams advance in any case. A variable that gets
+        another structure, shape or dtype (a recorded activation, a list that grows) has the new
+        value in any case, since a compiled step cannot choose between the two.
 
         Args:
             loss_fn: takes the model and the arguments; gives a floating scalar, or a pair

@@ -34,7 +34,7 @@ def check_differentiable(params: Any) -> None:
                 f"compute_gradients: leaf {_leaf_name('params', path)} is {kind}, which has no "
                 "gradient. Pass it as a further argument of loss_fn, and the floating leaves as "
                 "params: in Equinox eqx.partition(model, eqx.is_inexact_array), elsewhere a tree "
-                "of its own. (optax.masked leaves leaves out of the update, not out of the "
+                "of its own. (optax.masked excludes leaves from the update, not from the "
                 "gradient.)"
             )
 

@@ -185,7 +185,7 @@ class Wrapped:
         if handed_out:
             logger.warning(
                 "calibrate: a step that was compiled before keeps its painting. Call calibrate "
-                "before the first step, or compile the step anew (jax.clear_caches())."
+                "before the first step, or compile the step again (jax.clear_caches())."
             )
         return measured
 
@@ -239,8 +239,8 @@ class Wrapped:
                 "the gradients are still scaled: scale_loss was called and unscale was not. Call "
                 "grads = opt.unscale(grads, state) before apply_gradients or update, or take the "
                 "gradients with opt.compute_gradients(loss_fn, params, state, ...), which does "
-                "both. (Gradients that came from elsewhere after a scale_loss that was given up: "
-                "hand over a ScaledGrad, as compute_gradients returns it.)"
+                "both. (If these gradients come from elsewhere, pass a ScaledGrad, as "
+                "compute_gradients returns it.)"
             )
 
     def check_inner(self, inner: Any, params: Any) -> None:

@@ -45,7 +45,7 @@ def heading(r: AdviceRecord) -> str:
     """Returns the step, the target and the cost of the step, if it is known."""
     cost = duration(r.seconds) or (amount(r.bytes, "B") if r.bytes else "")
     made = "compiled" if r.compiled else "estimated"
-    return f"{_where(r)}: {cost} a step, {made}" if cost else f"{_where(r)}: compile for its time"
+    return f"{_where(r)}: {cost} per step, {made}" if cost else f"{_where(r)}: time not estimated"
 
 
 def _where(r: AdviceRecord) -> str:
@@ -76,4 +76,4 @@ def cost_of(f: Finding) -> str:
     costs = [f"{f.share:.0%} of the step"] if f.share is not None else []
     costs += [duration(f.seconds)] if f.seconds else []
     costs += [amount(f.bytes, "B")] if f.bytes else []
-    return ", ".join(costs) or "its cost is that of compiling"
+    return ", ".join(costs) or "the cost of a compilation"

@@ -37,16 +37,16 @@ from duotone.transforms.compile_for import compile_for
 USUAL = "h100"
 """The default target if the speed of the default device is not known."""
 ESTIMATE = (
-    "Estimated from the traced program, nothing was compiled or run. The cost of a finding is the "
-    "most that its remedy could save; findings may overlap."
+    "The figures are estimated from the traced program; nothing was compiled or run. The cost of a "
+    "finding is the most that its remedy could save. Findings may overlap."
 )
 COMPILED = (
     "The time of the step is the roofline of the compiled program's kernels. The cost of a finding "
-    "is estimated, the most that its remedy could save; findings may overlap."
+    "is an estimate of the most that its remedy could save. Findings may overlap."
 )
 DOUBT = (
-    "Compile for the time of the step (python -m pip install 'duotone[{}]'): {} take much of it, "
-    "where an estimate may be far off."
+    "Only a compiler can tell the time of the step (python -m pip install 'duotone[{}]'): {} take "
+    "much of it, and an estimate of those may be far off."
 )
 
 

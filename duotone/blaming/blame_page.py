@@ -25,7 +25,7 @@ def blame_section(record: BlameRecord) -> dict[str, Any]:
     pins = "".join(f"    {pin!r},\n" for pin in record.pins)
     lines = [f"{record.verdict.value}: {record.verdict.words}"]
     if record.inputs:
-        lines.append(f"not finite to begin with: {', '.join(record.inputs)}")
+        lines.append(f"arguments that are not finite: {', '.join(record.inputs)}")
     if record.loss_scale is not None:
         fits = record.fitting_scale
         fits = "" if fits is None else f"; the backward pass fits at {fits:g}"

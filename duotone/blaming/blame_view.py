@@ -32,9 +32,9 @@ class BlameView(Lines):
         r = self._record
         yield from _wrapped(f"{r.verdict.value}: {r.verdict.words}", width)
         if r.of_gradient:
-            yield from _wrapped("the step itself is finite: this is of its gradient", width)
+            yield from _wrapped("the step itself is finite, but its gradient is not", width)
         if r.inputs and r.verdict is not Verdict.INPUT:
-            yield from _wrapped(f"not finite to begin with: {', '.join(r.inputs)}", width)
+            yield from _wrapped(f"arguments that are not finite: {', '.join(r.inputs)}", width)
         if r.verdict is Verdict.INPUT:
             yield from _wrapped(f"  {', '.join(r.inputs)}", width)
         elif r.first is not None:
@@ -65,8 +65,8 @@ def _suspect_lines(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
     where = "backward pass" if s.backward else "forward pass"
     loop = "" if s.iteration is None else f", iteration {s.iteration}"
     yield from _wrapped(f"  {s.dtype}[{','.join(map(str, s.shape))}]{cast}; {where}{loop}", width)
-    fits = f"; {r.half_dtype} holds ±{r.half_largest:.5g}"
-    yield from _wrapped(f"  in float32 it is from {s.low:.4g} to {s.high:.4g}{fits}", width)
+    fits = f"; {r.half_dtype} ends at ±{r.half_largest:.5g}"
+    yield from _wrapped(f"  in float32 it ranges from {s.low:.4g} to {s.high:.4g}{fits}", width)
     if s.nonfinite:
         yield from _wrapped(f"  not finite: {plural(s.nonfinite, 'element')}", width)
     if s.underflow and not s.nonfinite:

@@ -27,15 +27,21 @@ class Verdict(enum.StrEnum):
         return verdict
 
     FINITE = "finite", "every value that is finite in float32 is finite in half"
-    INPUT = "input", "an argument holds NaN or infinity already"
-    FLOAT32 = "float32", "float32 is not finite here: it is not the half type's doing"
-    OVERFLOW = "overflow", "the forward pass overflows: it needs a pin, or a range that fits"
-    UNDERFLOW = "underflow", "a number became 0 in half, and what reads it is not finite"
+    INPUT = "input", "an argument already contains NaN or infinity"
+    FLOAT32 = "float32", "float32 is not finite here either, so the half type is not the cause"
+    OVERFLOW = "overflow", "the forward pass overflows: keep the operation full, or use bfloat16"
+    UNDERFLOW = (
+        "underflow",
+        "a number became 0 in half, so a result that follows from it is not finite",
+    )
     LOSS_SCALE = (
         "loss scale",
-        "only the scaled backward pass overflows: this is healthy, and a lower scale fixes it",
+        "only the scaled backward pass overflows: this is normal, and a lower scale fixes it",
     )
-    BACKWARD = "backward", "only the backward pass overflows: it needs a smaller loss, or a pin"
+    BACKWARD = (
+        "backward",
+        "only the backward pass overflows: use a smaller loss, or keep the operation full",
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Healer:
         finite: Any,
         before: MixedPrecisionState,
     ) -> None:
-        """Watches a step or looks at it; called once for each step, while it is traced.
+        """Watches a step or looks at it. Call it once for each step, while the step is traced.
 
         Args:
             function: the rewritten part of the step.
@@ -311,7 +311,7 @@ def _in_words(record: BlameRecord, first: Suspect | None) -> str:
         )
     if record.verdict is Verdict.INPUT:
         inputs = ", ".join(record.inputs)
-        return f"the arguments of the step hold NaN or infinity: {inputs}. {_NOT_HALF}"
+        return f"the arguments of the step contain NaN or infinity: {inputs}. {_NOT_HALF}"
     if record.verdict is Verdict.FLOAT32:
         return f"{name} is not finite in float32 either. {_NOT_HALF}"
     where = "backward" if first.backward else "forward"
@@ -321,7 +321,7 @@ def _in_words(record: BlameRecord, first: Suspect | None) -> str:
             f"by them, in the {where} pass."
         )
     return (
-        f"{name} overflows {record.half_dtype} in the {where} pass: in float32 it is from "
+        f"{name} overflows {record.half_dtype} in the {where} pass: in float32 it ranges from "
         f"{first.low:.4g} to {first.high:.4g}."
     )
 

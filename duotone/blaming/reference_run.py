@@ -128,7 +128,7 @@ class References:
             jaxpr: the program.
             operands: its arguments.
             names: the name stack around it.
-            path: positions of the equations around it.
+            path: the positions of the enclosing equations.
         """
         opened = _jax.open_jaxpr(jaxpr)
         env: dict[Any, Reference] = dict(zip(opened.invars, operands, strict=True))

@@ -24,14 +24,14 @@ import numpy as np
 from jax import lax
 
 BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT, FULL_TICK = range(9)
-"""Columns of a look.
+"""The columns of a look.
 
 ``BAD`` counts the elements that are not finite while the reference's are. ``TICK`` says when that
 was first, in iterations of all loops, and ``ITERATION`` in those of the innermost loop. ``LOW`` and
 ``HIGH`` are the least and greatest element of the reference, both NaN if one element is.
 ``UNDERFLOW`` counts the elements that are below the normal numbers of half while their reference is
-a normal float32, ``ZERO`` those of them that are 0, and ``COUNT`` all elements. ``FULL_TICK`` says
-when the reference was first not finite."""
+a normal float32. ``ZERO`` counts those among them that are 0, and ``COUNT`` counts all elements.
+``FULL_TICK`` says when the reference was first not finite."""
 WIDTH = 9
 ERROR, SIZE = range(WIDTH, WIDTH + 2)
 """Columns of errors, after those of a look: sums of squares of the error and of the reference. They
@@ -184,7 +184,7 @@ def _counted(found: Any) -> Any:
 
 
 def _ticks(ticks: Sequence[Any]) -> Any:
-    """Stacks scalars, each different one once, and gathers."""
+    """Stacks each distinct scalar once, and gathers from the stack."""
     different = list({id(tick): tick for tick in ticks}.values())
     index = {id(tick): k for k, tick in enumerate(different)}
     found = jnp.stack([jnp.float32(tick) for tick in different])

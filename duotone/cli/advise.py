@@ -19,8 +19,8 @@ def advise(
     target: Annotated[
         str | None,
         typer.Option(
-            help="The device, which need not be present: h100, a100, v5e, …; by default the one "
-            "here if its speed is known, else an h100.",
+            help="The device, which need not be present: h100, a100, v5e, …; by default this "
+            "machine's if its speed is known, else an h100.",
             metavar="NAME",
         ),
     ] = None,

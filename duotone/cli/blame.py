@@ -28,7 +28,7 @@ def blame(
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=1, help="Lines of each ranking, if all is finite.")
+        int, typer.Option("--rows", min=1, help="Lines of each ranking, if every value is finite.")
     ] = 5,
     json: JsonOption = None,
 ) -> None:

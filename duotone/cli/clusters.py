@@ -14,7 +14,7 @@ def clusters(
     program: ProgramArgument,
     shapes: ShapesOption = None,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Also compile it, unchanged and rolled.")
+        bool, typer.Option("--compile", help="Also compile the function, unchanged and rolled.")
     ] = False,
 ) -> None:
     """Show the repeated parts of a function, and what rolling them into loops saves."""
@@ -27,12 +27,16 @@ def clusters(
 def flags(
     xla: Annotated[
         str | None,
-        typer.Option("--xla", help="Flags for XLA_FLAGS; by default those set.", metavar="FLAGS"),
+        typer.Option(
+            "--xla", help="Flags for XLA_FLAGS; by default its current value.", metavar="FLAGS"
+        ),
     ] = None,
     tf_xla: Annotated[
         str | None,
         typer.Option(
-            "--tf-xla", help="Flags of TF_XLA_FLAGS; by default those set.", metavar="FLAGS"
+            "--tf-xla",
+            help="Flags for TF_XLA_FLAGS; by default its current value.",
+            metavar="FLAGS",
         ),
     ] = None,
 ) -> None:

@@ -37,7 +37,7 @@ def compare(
     second: Annotated[
         str | None,
         typer.Argument(
-            help="For models: the rewritten one, to compare with the first; both run.",
+            help="For models: the second model, to compare with the first; both run.",
             metavar="[MODEL]",
         ),
     ] = None,
@@ -61,14 +61,15 @@ def compare(
         bool | None,
         typer.Option(
             "--exact/--bound",
-            help="Compile, or only estimate bounds; by default compiles if possible.",
+            help="Always compile, or only estimate. By default, compile if possible.",
             show_default=False,
         ),
     ] = None,
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Positions of the arguments that begin with the batch, from 0; shows the largest.",
+            help="Positions, from 0, of the arguments whose first axis is the batch; shows the "
+            "largest batch that fits.",
             metavar="N,N",
         ),
     ] = None,

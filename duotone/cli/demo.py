@@ -29,8 +29,8 @@ _CURVE_ROWS = 8
 _CURVE_COLUMNS = range(12, 37)  # from a third of 80 columns to a comfortable width
 _CURVE_POINTS = 40
 _CPU_NOTE = (
-    "Step times on a CPU say nothing of a GPU: most CPUs emulate half precision, and autocast "
-    "leaves a function alone there. This demonstration forces it: Policy(ignore_performance=True)."
+    "Step times on a CPU say nothing about a GPU. Most CPUs emulate half precision, so autocast "
+    "leaves functions unchanged there. This demo rewrites them: Policy(ignore_performance=True)."
 )
 
 
@@ -45,13 +45,17 @@ class PrecisionChoice(enum.StrEnum):
 
 def demo(
     precision: Annotated[
-        PrecisionChoice, typer.Option(help="What to train in; all compares the three.")
+        PrecisionChoice, typer.Option(help="The precision to train in; all compares the three.")
     ] = PrecisionChoice.ALL,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 15,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per precision, with seeds in a row.")] = 1,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="The number of passes over the training images.")
+    ] = 15,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the first run.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs for each precision, with consecutive seeds.")
+    ] = 1,
     out: Annotated[
-        Path, typer.Option(help="Folder for the report; created if missing.", metavar="DIR")
+        Path, typer.Option(help="The folder for the report, created if missing.", metavar="DIR")
     ] = Path("reports/demo"),
 ) -> None:
     """Train a small network on real handwritten digits, in float32 and in mixed precision."""
@@ -60,6 +64,7 @@ def demo(
     from rich.markup import escape
 
     from duotone._files import prepare_folder
+    from duotone.errors import plural
     from duotone.samples.digits import Precision, Trainer, load_digits
     from duotone.samples.training_report import write_report
 
@@ -70,8 +75,8 @@ def demo(
     names = [p for p in Precision if precision.value in ("all", p.value)]
     trainers = [Trainer(name, epochs, data) for name in names]
     console.print(
-        f"[bold]Handwritten digits[/bold]: {len(data.train_images)} images to learn from, "
-        f"{len(data.test_images)} to be tested on; {epochs} epochs, "
+        f"[bold]Handwritten digits[/bold]: {len(data.train_images)} training images, "
+        f"{len(data.test_images)} test images; {plural(epochs, 'epoch')}, "
         f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
     )
     results = _train(console, trainers, range(seed, seed + seeds))

@@ -37,7 +37,7 @@ AgainstOption = Annotated[
 ]
 RuleOption = Annotated[
     str | None,
-    typer.Option(help="List the operations of this rule: taint.", metavar="RULE"),
+    typer.Option(help="List the operations that this rule painted: taint.", metavar="RULE"),
 ]
 MostOption = Annotated[
     int | None,

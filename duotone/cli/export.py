@@ -28,7 +28,8 @@ def export(
     format: Annotated[
         Literal["jax", "onnx", "saved_model"],
         typer.Option(
-            help="onnx: model.onnx instead, by jax2onnx; saved_model: a TensorFlow SavedModel."
+            help="jax: program.jax; onnx: model.onnx, by jax2onnx; saved_model: a TensorFlow "
+            "SavedModel."
         ),
     ] = "jax",
     target: PaintTargetOption = None,
@@ -36,14 +37,16 @@ def export(
     platforms: Annotated[
         str | None,
         typer.Option(
-            help="The platforms to run on: cpu,cuda,rocm,tpu; by default here and the target's.",
+            help="The platforms to run on: cpu,cuda,rocm,tpu. The default is that of this machine "
+            "and that of the target.",
             metavar="NAME,NAME",
         ),
     ] = None,
     batch: Annotated[
         str,
         typer.Option(
-            help="Positions of the arguments that begin with the batch, from 0; any size works.",
+            help="Positions, from 0, of the arguments whose first axis is the batch; the program "
+            "takes any batch size.",
             metavar="N,N",
         ),
     ] = "",

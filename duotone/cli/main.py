@@ -52,6 +52,8 @@ _EPILOG = """
 
   duotone clusters train.py:step     what makes it slow to compile
 
+  duotone blame train.py:step        what overflows or loses digits in half
+
   duotone profile train.py           where the time goes
 
   duotone report train.py:step       all of it as a page, with a graph to zoom into
@@ -92,7 +94,7 @@ _EXPLAIN_EPILOG = """
 
   duotone explain model.py:apply --shapes 'f32[512,512] f32[32,512]'
 
-  duotone explain train.py:example --target h100    as for a device that is not here
+  duotone explain train.py:example --target h100    for a device that is not here
 
   duotone explain train.py:example --target h200 --against v5e      what differs, and why
 
@@ -110,13 +112,13 @@ _COMPARE_EPILOG = """
 
   duotone compare model.py:apply --shapes 'f32[512,512] f32[32,512]' --targets t4
 
-  duotone compare train.py:example --targets l40s --bound    compiles nothing
+  duotone compare train.py:example --targets l40s --bound    without compiling
 
-  duotone compare train.py:example --targets h100 --exact    or an error
+  duotone compare train.py:example --targets h100 --exact    fails if it cannot compile
 
   duotone compare train.py:example --targets h100 --json seen.json
 
-  duotone compare model.onnx half.onnx                       random inputs; status 1 if inf
+  duotone compare model.onnx half.onnx                       random inputs; status 1 if one is inf
 
   duotone compare model.onnx half.onnx --shapes 'x=1,3,320,640'
 
@@ -142,7 +144,7 @@ _ADVISE_EPILOG = """
 
   duotone advise train.py:example                   example() returns (step, *arguments)
 
-  duotone advise train.py:example --target a100     a device that is not here
+  duotone advise train.py:example --target a100     for a device that is not here
 
   duotone advise model.py:apply --shapes 'f32[512,512] f32[32,512]'
 
@@ -162,7 +164,7 @@ _REPORT_EPILOG = """
 
   duotone report train.py:example --blame           runs the step once, in half and in float32
 
-  duotone report seen.json                          what explain --json wrote elsewhere
+  duotone report seen.json                          from explain --json, also of another machine
 """
 
 _CLUSTERS_EPILOG = """
@@ -176,9 +178,9 @@ _CLUSTERS_EPILOG = """
 _FLAGS_EPILOG = """
 [bold]Examples[/bold]
 
-  XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      a flag that XLA does not know ends a process
+  XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      finds flags that would end the process
 
-  duotone flags --tf-xla='--tf_xla_auto_jit=2'         what it is in JAX
+  duotone flags --tf-xla='--tf_xla_auto_jit=2'         its meaning in JAX
 """
 
 _PROFILE_EPILOG = """
@@ -240,9 +242,9 @@ _VIEW_EPILOG = """
 
   duotone view model/ --nodes '*/dense/*'            node by node
 
-  duotone view model/ --compare                      casts of both painters
+  duotone view model/ --compare                      the casts of each painter
 
-  duotone view frozen.pb --device t4                 as for another GPU
+  duotone view frozen.pb --device t4                 for another GPU
 
   duotone view model/ --tensorboard logs             before and after, in TensorBoard
 
@@ -252,9 +254,9 @@ _VIEW_EPILOG = """
 _VERSION_EPILOG = """
 [bold]Examples[/bold]
 
-  duotone version     what a bug report needs
+  duotone version     the versions that a bug report needs
 
-  duotone --version   duotone's own alone
+  duotone --version   only that of duotone
 """
 
 app = typer.Typer(

@@ -43,7 +43,8 @@ CalibrationOption = Annotated[
 ProviderOption = Annotated[
     str | None,
     typer.Option(
-        help="ONNX: cpu, cuda, tensorrt or directml; operations without a half kernel there stay.",
+        help="ONNX: cpu, cuda, tensorrt or directml; operations without a half kernel there stay "
+        "float32.",
         metavar="NAME",
     ),
 ]
@@ -133,13 +134,14 @@ def rewrite_model(
         )
 
 
-def say_rewritten(console: Console, done: Rewritten) -> None:
-    """Prints the totals of a rewrite and the path of the model."""
+def say_rewritten(console: Console, model: Path, done: Rewritten) -> None:
+    """Prints the totals of a rewrite and the path of the new model."""
     from rich.markup import escape
 
-    from duotone import onnx
+    from duotone.explaining.overview import Overview
 
-    console.print(onnx.view(done))
+    hint = f"duotone view {model} --nodes '*', with the same options"
+    console.print(Overview(done.record, hint=hint))
     share = done.bytes_after / max(done.bytes_before, 1)
     console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
     where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"

@@ -12,7 +12,8 @@ STANDARD_OUTPUT = Path("-")
 JsonOption = Annotated[
     Path | None,
     typer.Option(
-        help="Write all of it as JSON; - is standard output, without the table.", metavar="FILE"
+        help="Write the result as JSON; - writes to standard output, in place of the table.",
+        metavar="FILE",
     ),
 ]
 

@@ -141,6 +141,6 @@ class _Run:
         notes = ()
         if self._started:
             many = f"{self._started} processes" if self._started > 1 else "a process"
-            notes = (f"the script started {many}; what JAX did there is not in this profile",)
+            notes = (f"the script started {many}; the profile does not include the work there",)
         self._profile.finish(notes)
         Console(stderr=True).print(self._profile)

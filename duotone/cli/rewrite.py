@@ -66,8 +66,8 @@ DeviceOption = Annotated[
     str | None,
     typer.Option(
         help="The device of the graph: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
-        "name: b200, h200, h100, a100, l40s, l4, a10, rtx4090, v100, t4, v5e, v5p, v6e. By default "
-        "the device that the dtype is for.",
+        "name such as h100, t4 or v5e (a wrong one lists all). By default the device that the "
+        "dtype is for.",
         metavar="DEVICE",
     ),
 ]
@@ -128,7 +128,7 @@ def rewrite(
             opset=opset,
             overwrite=force,
         )
-        onnx.say_rewritten(console, rewritten)
+        onnx.say_rewritten(console, graph, rewritten)
         if range_check and calibration is None and dtype is HalfTypeChoice.FLOAT16:
             onnx.say_range(console, graph, rewritten)
         if dtype is HalfTypeChoice.BFLOAT16 and provider is None:

@@ -104,7 +104,7 @@ def from_users_line(error: BaseException) -> bool:
     error lose these frames too.
 
     Returns:
-        Whether there is such a frame; if not, the error does not change.
+        True if there is such a frame. If there is none, the error does not change.
     """
     frames = error.__traceback__
     while frames is not None and _is_library(frames.tb_frame.f_code.co_filename):

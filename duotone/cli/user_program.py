@@ -38,7 +38,9 @@ ShapesOption = Annotated[
 ]
 ChosenHalfOption = Annotated[
     HalfTypeChoice | None,
-    half_type_option("The half type; by default that of the program, or the fast one there."),
+    half_type_option(
+        "The half type; by default that of the program, or the one that is fast on the device."
+    ),
 ]
 PaintTargetOption = Annotated[
     str | None,

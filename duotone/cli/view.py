@@ -50,7 +50,7 @@ def view(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show casts and their bytes for every painter.")
     ] = False,
-    most: Annotated[int, typer.Option(min=1, help="How many lines to show at most.")] = 100,
+    most: Annotated[int, typer.Option(min=1, help="The most lines to show.")] = 100,
     tensorboard: Annotated[
         Path | None,
         typer.Option(

@@ -78,9 +78,9 @@ def compare(
     No device need be present, and nothing runs. If the compiler of a target is installed
     (``duotone[cuda]``, ``duotone[tpu]``), the figures are those of :func:`duotone.compile_for`.
     Otherwise they are an estimate between two bounds, from the FLOPs and bytes of the traced
-    program, and the result says so. Of a program on which an estimate may be far off, there are
-    only the bounds. If arrays are sharded over a mesh, the function is compiled
-    for that many devices of the target, and figures describe one of them.
+    program, and the result says so. If the estimate may be far off, the result has only the
+    bounds. If arrays are sharded over a mesh, the function is compiled for that many devices of the
+    target, and the figures describe one of them.
 
     Args:
         step: a function, one that ``jax.jit`` returned, or one that calls

@@ -18,18 +18,18 @@ FORMS = (FLOAT32, WRITTEN, DUOTONE)
 """The compared forms of a function."""
 _MOST_EXPENSIVE = 3
 ESTIMATE = (
-    "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
-    "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
-    "most, each operation a kernel of its own. Memory is that of arguments and results alone."
+    "estimated; nothing was compiled. Time, bytes and kernels come from a model of the compiler's "
+    "fusion. The least time counts only dots and convolutions, at the device's peak; the most "
+    "counts each operation as a separate kernel. Memory counts only arguments and results."
 )
-DOUBT = "compile for a figure of {}: {} take much of the time, where an estimate may be far off."
+DOUBT = "no estimate of {}: {} take much of the time, and an estimate of those may be far off."
 """The note on forms without an estimate, and why they have none."""
 EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
 SHARDED = (
     "it is sharded over several devices; only a compiler divides it, so the estimate is for one "
     "device that computes everything."
 )
-NO_TIME = "its speed is not known, so there is no time."
+NO_TIME = "no time, since its speed is not known."
 LARGEST = {
     True: "the largest batch fills the memory, extrapolated from the memory of two sizes.",
     False: "only a compiler can tell the largest batch.",

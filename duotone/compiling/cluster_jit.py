@@ -65,9 +65,10 @@ def cluster_jit(
 
     Args:
         fn: any function that JAX can trace; arguments that are not arrays are part of the program.
-        min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as
-            many.
-        max_cluster_size: operations; larger parts are cut. ``None`` cuts no part.
+        min_cluster_size: the least number of operations of a cluster, 64 by default; smaller copies
+            are grouped.
+        max_cluster_size: the most operations of a cluster; larger parts are cut. ``None`` cuts no
+            part.
         exclude_ops: names of primitives, such as ``"dot_general"``, each of which becomes a
             separate cluster.
         donate_argnums: positions of arguments whose buffers may be reused, as in ``jax.jit``.

@@ -132,7 +132,7 @@ def _count(jaxpr: _jax.ClosedJaxpr) -> int:
 def _in_clusters(jaxpr: _jax.ClosedJaxpr) -> str:
     sizes = Sizes(DEFAULTS.min_cluster_size, DEFAULTS.max_cluster_size, frozenset())
     found = clusters_of(jaxpr, sizes)
-    return f"the whole program, since {found.declined}" if found.declined else str(found)
+    return f"one program, since {found.declined}" if found.declined else str(found)
 
 
 def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
@@ -160,11 +160,7 @@ def _largest_live_set(listing: Listing) -> tuple[int, int]:
 
 
 def _text(record: ClustersRecord) -> list[str]:
-    saved = record.operations / max(record.operations_rolled, 1)
-    lines = [
-        f"{record.operations} operations, {record.operations_rolled} with duotone.reroll "
-        f"({saved:.3g} times fewer)"
-    ]
+    lines = [f"{record.operations} operations, {record.operations_rolled} with duotone.reroll"]
     for line in record.lines:
         what = (
             f"{'  ' * line.depth}{line.copies} copies of {line.period} operations at {line.where}"
@@ -190,9 +186,8 @@ def _text(record: ClustersRecord) -> list[str]:
                 f"temporary memory {record.whole.temporary_bytes / 1e6:.3g} MB, with "
                 f"duotone.reroll {record.ours.temporary_bytes / 1e6:.3g} MB"
             )
-    lines.append(
-        f"out of memory? at most {record.live_bytes / 1e6:.3g} MB live, at {record.live_at}"
-    )
+    at = "" if record.live_at == _jax.NO_SOURCE else f", at {record.live_at}"
+    lines.append(f"out of memory? at most {record.live_bytes / 1e6:.3g} MB are live{at}")
     lines.append(
         "slow at every shape? duotone.bucketed; slow in every process? duotone.use_cache; slow "
         "although compiled? duotone advise"

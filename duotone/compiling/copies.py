@@ -31,7 +31,7 @@ class Slot:
     """One operand of all copies.
 
     Attributes:
-        kind: see the module.
+        kind: ``inside``, ``carried``, ``same`` or ``each``, see above.
         offset: for ``inside`` and ``carried``, the index of the result of a copy.
         distance: for ``carried``, how many copies back.
         values: for ``same`` the one value; for ``each`` one for each copy; for ``carried`` the

@@ -21,8 +21,8 @@ class ClusterDefaults:
     """Options for calls that do not pass them.
 
     Attributes:
-        min_cluster_size: in operations.
-        max_cluster_size: in operations; ``None`` cuts no part.
+        min_cluster_size: the least number of operations of a cluster.
+        max_cluster_size: the most operations of a cluster; ``None`` cuts no part.
         background: whether to compile the whole program in the background.
     """
 

@@ -63,7 +63,7 @@ class Listing:
 
 
 def aval_bytes(aval: Any) -> int:
-    """Returns the size of a value of this type; 8 bytes an element if it has none (keys)."""
+    """Returns the bytes of a value of this type; 8 per element if unknown (random keys)."""
     if not hasattr(aval, "shape"):
         return 0
     return int(np.prod(aval.shape, dtype=np.int64)) * getattr(aval.dtype, "itemsize", 8)

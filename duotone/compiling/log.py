@@ -1,4 +1,4 @@
-"""A log line for each compilation: its time and the running total.
+"""Logs a line for each compilation: its time and the running total.
 
 TensorFlow does this with ``TF_CPP_VMODULE=xla_compilation_cache=1``. Here the lines come from the
 events of ``jax.monitoring``.

@@ -30,12 +30,12 @@ class CompiledDot:
     """One dot or convolution.
 
     Attributes:
-        types: the types of operands and result, ``"f16×f16→f32"``; with the type that products are
-            made in where the program names one: ``"f32×f32→f32 as tf32"``.
+        types: the types of operands and result, ``"f16×f16→f32"``; also the type in which products
+            are computed, if the program names one: ``"f32×f32→f32 as tf32"``.
         flops: operations.
-        math: the type that products are made in: ``f16``, ``tf32`` …; ``"default"`` for float32
-            operands of which the program asks no precision.
-        passes: how often the products are made, for more precision than ``math`` has.
+        math: the type in which products are computed: ``f16``, ``tf32`` …; ``"default"`` for
+            float32 operands for which the program names no precision.
+        passes: how often the products are computed, for more precision than ``math`` has.
     """
 
     types: str
@@ -109,7 +109,7 @@ def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
 
 
 def _attention_flops(instruction: Instruction, computation: Computation, target: str) -> float:
-    """Counts a fused attention as two dots like its first; its derivative as five."""
+    """Counts a fused attention as two dots of the size of its first, and its derivative as five."""
     config = backend_config(instruction).get("cudnn_fmha_backend_config", {})
     backward = "Backward" in target
     # The dot in which queries (of the derivative: cotangents) meet keys (values).
@@ -146,7 +146,7 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
 
 
 def _dilation(instruction: Instruction) -> int:
-    """Returns the dilation factor of an operand: one in so many products has an element."""
+    """Returns the dilation factor n of an operand: one in n products has an element."""
     return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
@@ -154,7 +154,7 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
     """Returns the number of products with elements, without padding and dilation zeros.
 
     A TPU's compiler may write a pointwise convolution with the kernel as the one element of a
-    padded image and the image as the window; then nearly all products are with padding.
+    padded image and the image as the window; then nearly all products are products with padding.
     """
     window = instruction.attribute("window")
     labels = re.search(r"(\w+)_\w+->(\w+)", instruction.attribute("dim_labels"))
@@ -184,8 +184,8 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
 def _solutions(total: int, *terms: tuple[int, int]) -> int:
     """Counts the ways in which three terms, each a factor times a small number, make ``total``.
 
-    The two numbers with the lowest bounds are tried; the third follows. An image is as long as its
-    result, or as a window that is itself an image: one of the three is short.
+    The loop tries the two numbers with the lowest bounds, and the third follows. It is short, since
+    an image is as long as its result, or as a window that is itself an image.
 
     Args:
         total: the sum.

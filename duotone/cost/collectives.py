@@ -8,9 +8,9 @@ The bytes are the least that one device sends, as in a ring of ``n`` devices::
     all-to-all          (n - 1) / n × operand
     collective-permute, collective-broadcast          operand
 
-TPUs' compilers overlap a collective with fusions and split it into pieces, which are all in the
-text: the pieces of one channel are one collective. Their ``all-reduce-scatter`` is a fusion of an
-all-reduce of which each device keeps a slice, so it is a reduce-scatter.
+TPU compilers overlap a collective with fusions and split it into pieces, which all appear in the
+text. The pieces of one channel are one collective. Their ``all-reduce-scatter`` is a fusion of an
+all-reduce of which each device keeps a slice, so it counts as a reduce-scatter.
 
 References:
     NCCL tests, ``doc/PERFORMANCE.md``: bus bandwidth, the same factors.
@@ -36,7 +36,7 @@ _SENT = {
     "collective-permute": lambda n: 1.0,
     "collective-broadcast": lambda n: 1.0,
 }
-"""By kind: bytes that one of ``n`` devices sends, over bytes of the result."""
+"""For each kind, the bytes that one of ``n`` devices sends, divided by the bytes of the result."""
 _GROUPS = re.compile(
     r"replica_groups=(?:mesh\[(?P<mesh>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}"
     r"|\{\{(?P<first>[^}]*)\}|\[\d+,(?P<size>\d+)\])"

@@ -90,8 +90,8 @@ def _compiled(
     axes = mesh.axes_of([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)])
     found = topology.find(target)
     with assuming(target.device()):
-        # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
-        # outermost `jit` refuse to be placed on one.
+        # Options of `jit`, `shard_map` or a constraint may name several devices too. A program
+        # whose outermost `jit` names them cannot be placed on one device.
         inside = axes or (_jax.is_jitted(fn) and not _jax.has_compiler_options(fn))
         whole = _whole(fn, args, kwargs) if inside else None
         if not axes and whole is not None:
@@ -132,7 +132,7 @@ def _compile(traced: Any, target: Target, found: topology.CompileDevices, notes:
 
 
 class _Whole(NamedTuple):
-    """A function traced as its arguments are sharded."""
+    """A function, traced with the shardings of its arguments."""
 
     name: str
     arrays: list[Any]
@@ -141,13 +141,13 @@ class _Whole(NamedTuple):
 
 def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Whole:
     program, arrays = _flat(fn, args, kwargs)
-    # What the arguments are sharded over is in their types, where axes are explicit.
+    # If the axes are explicit, the types of the arguments contain their shardings.
     own = [mesh.shape_on(leaf, mesh.sharding_of(leaf)) for leaf in arrays]
     return _Whole(program.__name__, arrays, jax.jit(program).trace(*own).jaxpr)
 
 
 def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) -> Any:
-    """Returns the function with its mesh replaced with one of the target's devices, traced."""
+    """Returns the traced function, whose mesh is replaced by one of the target's devices."""
     devices = mesh.mesh_like(axes, found.devices, [*whole.arrays, whole.jaxpr])
     donated = _jax.donated_arguments(whole.jaxpr)
     moved = _jax.named(mesh.over(whole.jaxpr, devices), whole.name)
@@ -218,7 +218,7 @@ def _trace(
 def _flat(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Returns ``fn`` as a function of its arrays alone, all else constant, and the arrays."""
+    """Returns ``fn`` as a function of its arrays, other arguments constant, and the arrays."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     # A NumPy scalar may be a static argument of a jitted function.
     kinds = _ARRAYS if _jax.is_jitted(fn) else (*_ARRAYS, np.generic)
@@ -238,7 +238,7 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def _is_result(leaf: Any) -> bool:
-    """Checks if something returned is computed; a name or a number is not a part of the program."""
+    """Checks if a returned leaf is computed; a name or a number is not part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 

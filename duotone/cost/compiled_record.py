@@ -1,6 +1,6 @@
 """The cost of a compiled program: the record that ``duotone.compile_for`` returns, as data.
 
-Made by :mod:`duotone.cost.cost_of_program`, shown by :mod:`duotone.cost.cost_view`.
+:mod:`duotone.cost.cost_of_program` makes it, and :mod:`duotone.cost.cost_view` shows it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Kernel:
     """One instruction of the compiled program that runs on the device.
 
     Attributes:
-        name: in the program text.
+        name: its name in the program text.
         op: its kind: ``fusion``, ``dot``, ``convolution``, ``copy``, ``custom-call``, …; of a
             fusion that holds a dot or convolution, ``fusion(dot)``.
-        bytes: read and written in one run.
+        bytes: the bytes that it reads and writes in one run.
         flops: the FLOPs of its dots and convolutions in one run.
         dtype: the types of its dots and convolutions, ``"f16×f16→f32"``; empty without any.
         seconds: the roofline time of one run; 0 if the device's speed is not known.
         runs: how often it runs in one call of the program.
-        source: JAX's name of what it was made from: name stack and primitive.
+        source: JAX's name of the operation it was made from: name stack and primitive.
         casts: conversions between float32 and half inside.
         sent: bytes that one device sends to others in one run.
     """
@@ -62,11 +62,11 @@ class Collective:
 
     Attributes:
         kind: ``all-gather``, ``all-reduce``, ``reduce-scatter``, ``all-to-all``, ….
-        dtype: XLA's name of what is sent: ``f32``, ``bf16``.
+        dtype: XLA's name of the type that is sent: ``f32``, ``bf16``.
         devices: the number of devices in each group.
         bytes: the bytes that one device sends in one run, at least.
         runs: how often it runs in one call of the program.
-        source: JAX's name of what it was made from.
+        source: JAX's name of the operation it was made from.
     """
 
     kind: str
@@ -86,28 +86,29 @@ class Collective:
 class ProgramCost:
     """The cost of one call of a compiled program. Loops count as often as they run.
 
-    Of a program of several devices all figures are those of one of them, on its part of the arrays.
+    If the program runs on several devices, the figures describe one device and its part of the
+    arrays.
 
     Attributes:
         target: name of the target.
         device: the device, in its maker's words.
         compiled_on_device: whether it was compiled for the real device, with autotuning, and not
             for a description.
-        bytes: moved between kernels and memory.
+        bytes: the bytes moved between kernels and memory.
         flops: the FLOPs of dots and convolutions, by types: ``{"f16×f16→f32": 1e12}``.
         dots: number of dots and convolutions that run, by operand and result type.
         kernel_count: number of kernels that run.
         casts: conversions between float32 and half that run, those inside fusions too.
-        seconds: roofline: sum over kernels of max(bytes/bandwidth, flops/peak) + launch cost; 0
-            where nothing is known of the device.
-        compiler_seconds: the compiler's own estimate, where it makes one (TPU).
+        seconds: roofline: sum over kernels of max(bytes/bandwidth, flops/peak) + launch cost; 0 if
+            the device's speed is not known.
+        compiler_seconds: the compiler's own estimate, if it makes one (TPU).
         argument_bytes: memory of the arguments.
         output_bytes: memory of the results.
         alias_bytes: part of the results that reuses donated arguments.
         temporary_bytes: memory in addition to arguments and results.
         compile_seconds: how long tracing, rewriting and compiling took.
         kernels: one record for each instruction that runs.
-        notes: what the figures leave out, if anything.
+        notes: lines about anything that the figures leave out.
         text: the scheduled program.
         devices: the number of devices that run it.
         collectives: the collective operations of each device.
@@ -179,11 +180,11 @@ class ProgramCost:
         )
 
     def to_dict(self, *, kernels: bool = True, text: bool = False) -> dict[str, Any]:
-        """Plain data.
+        """Returns plain data.
 
         Args:
-            kernels: with the kernels.
-            text: with the program text, which is long.
+            kernels: whether to include the kernels.
+            text: whether to include the program text, which is long.
         """
         left_out = {name for name, kept in (("kernels", kernels), ("text", text)) if not kept}
         data = {

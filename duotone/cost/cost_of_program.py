@@ -1,4 +1,4 @@
-"""From a compiled program to its cost.
+"""Computes the cost of a compiled program.
 
 This walks the program once. A loop's body counts as often as it runs, a branch as its most
 expensive form, an asynchronous pair once. Each remaining instruction is a kernel, and
@@ -164,7 +164,7 @@ class _Walk:
         return kernel_seconds(self.target, moved, computing, sent)
 
     def _source_inside(self, instruction: Instruction) -> str:
-        """Returns the source of a fusion's root, for fusions that the compiler gave none."""
+        """Returns the source of a fusion's root, for a fusion without a source of its own."""
         if instruction.opcode != "fusion":
             return ""
         inside = self.program.computations[instruction.called[0]]

@@ -41,7 +41,7 @@ def table(cost: ProgramCost) -> Any:
 
 
 def lines(cost: ProgramCost) -> list[str]:
-    """Returns the totals, one a line."""
+    """Returns the totals, one on each line."""
     how = "compiled on it" if cost.compiled_on_device else "compiled without it"
     dots = ", ".join(
         f"{types}: {count} ({amount(cost.flops[types], 'FLOP')})"

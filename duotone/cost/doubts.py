@@ -1,10 +1,10 @@
-"""Doubts about an estimate: what the model of fusion does not know well, if it takes much time.
+"""Doubts about an estimate: expensive parts that the model of fusion does not know well.
 
-``benchmarks/estimate.py`` compares estimates with compiled programs. Where short kernels run in a
-loop, the number of launches counts, which fusion decides. A compiler pads half products of odd
+``benchmarks/estimate.py`` compares estimates with compiled programs. If short kernels run in a
+loop, the number of launches matters, and it depends on fusion. A compiler pads half products of odd
 sizes, sorts in several passes, has several forms of grouped convolutions, and fuses
-element-by-element work into dots that wait for memory. For a program that spends its time so, an
-estimate may be half or twice the compiled figure, so none is given.
+element-by-element work into dots that wait for memory. If a program spends its time in this way, an
+estimate may be half or twice the compiled figure, so duotone gives none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.record import CastRecord, OperationRecord
 
 _TILE = 8
-"""A multiple of which the sizes of half dots are on matrix units; others are padded in copies."""
+"""Matrix units need sizes of half dots that are multiples of this; others are padded in copies."""
 _EQUAL = 1.0 + 1e-6
 _DOTS = names_with(TRAITS, Trait.EINSUM)
 _GROUPED = names_with(TRAITS, Trait.CONVOLVES)
@@ -37,7 +37,7 @@ def _pads(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
 
 
 def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
-    """Returns True for one large product that takes as long as its bytes."""
+    """Returns True for a single product that takes no longer than moving its bytes."""
     alone = operation.operation in _DOTS and operation.sizes[:1] == (1,)
     return (
         alone
@@ -47,7 +47,7 @@ def _waits(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
 
 
 def _is_short(kernel: Kernel, operation: OperationRecord, target: Target) -> bool:
-    """Returns True for a kernel in a loop that is launched for longer than it works."""
+    """Returns True for a kernel in a loop whose launch takes longer than its work."""
     return operation.runs > 1 and 0 < kernel.seconds < 2 * target.launch
 
 
@@ -67,7 +67,7 @@ _DOUBTS: Mapping[str, tuple[float, _Doubt]] = {
     "half dots of odd sizes": (0.05, _pads),
     "dots that wait for memory": (0.2, _waits),
 }
-"""By reason: the share of the time from which on it counts, and which kernels it is about."""
+"""For each reason, the share of the time from which it counts, and the test of its kernels."""
 
 
 def doubt_about(

@@ -26,7 +26,7 @@ Readers = Mapping[int, Sequence[OperationRecord]]
 
 
 def with_epilogues(kernels: Sequence[Planned], readers: Readers) -> list[Planned]:
-    """Returns the kernels after dots took in what follows them.
+    """Returns the kernels after each dot took in the operations that follow it.
 
     Args:
         kernels: in program order.
@@ -46,7 +46,7 @@ def with_epilogues(kernels: Sequence[Planned], readers: Readers) -> list[Planned
 
 
 def _follows(kernel: Planned, dot: Planned, readers: Readers) -> bool:
-    """Checks if a kernel computes, element by element, what alone reads the result of a dot."""
+    """Checks if a kernel computes element by element and is the only reader of a dot's result."""
     operation, last = dot.operation, kernel.operation
     if not kernel.size or kernel.reduces or operation.runs != last.runs:
         return False

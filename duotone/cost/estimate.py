@@ -1,4 +1,4 @@
-"""From the record of a traced program to its cost without a compiler: an estimate between bounds.
+"""Estimates the cost of a traced program without a compiler, between two bounds.
 
 Only a compiler knows which operations it fuses into kernels. So there are three figures:
 
@@ -57,10 +57,10 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
 
     Args:
         record: the record of the program as painted for the target.
-        target: whose bandwidth and peaks make the seconds.
-        arguments: bytes of the arguments.
-        results: bytes of the results.
-        donated: how many of them may reuse donated arguments.
+        target: the device, whose bandwidth and peaks give the seconds.
+        arguments: the bytes of the arguments.
+        results: the bytes of the results.
+        donated: the bytes of results that may reuse donated arguments.
     """
     half = record.summary.half_dtype
     flops: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
         compile_seconds=0.0,
         kernels=kernels,
     )
-    # What loops stack and count takes kernels that belong to no operation.
+    # The kernels that stack and count in loops belong to no operation.
     highest = max(estimate.seconds, sum(kernel.seconds * runs for kernel, runs in most))
     return Bound(estimate, least, highest, doubt_about(named, target))
 
@@ -105,7 +105,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
 def kernels_of(
     record: Record, target: Target
 ) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
-    """Yields the kernels of the estimate, in program order, and what each is named by.
+    """Yields the kernels of the estimate, in program order, each with the operation that names it.
 
     Args:
         record: the record of the program as painted for the target.
@@ -179,7 +179,7 @@ def _flops(operation: OperationRecord, target: Target) -> float:
 
 
 def _math(operation: OperationRecord) -> tuple[str, int]:
-    """Returns the type that products are made in, and how often they are."""
+    """Returns the type in which products are computed, and the number of passes."""
     if found := _ALGORITHM.search(operation.fixed):
         return found[1].lower(), int(found[2] or 1)
     wider = short_name(max(operation.operands[:2], key=bits_of))

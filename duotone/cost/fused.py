@@ -1,4 +1,4 @@
-"""From the record of a traced program to the kernels that a compiler would probably make of it.
+"""Predicts the kernels that a compiler would make of a traced program, from its record.
 
 This is a model of fusion, not a compiler. Fusible operations work element by element, move elements
 or repeat them. They are computed inside the kernel that reads them, unless their result must be in
@@ -19,7 +19,7 @@ Gathers run in their readers, and updates in the scatter that adds them. One ker
 softmax (:mod:`duotone.cost.softmaxes`), and a dot what follows it (:mod:`duotone.cost.epilogues`).
 Kernels that read one value together merge (:mod:`duotone.cost.siblings`).
 
-More kernels run than operations say::
+Some kernels belong to no operation::
 
     in each iteration of a loop, one counts, and one writes each result that the loop stacks
     before a convolution of an image that it dilates, one writes the image with zeros
@@ -57,7 +57,7 @@ _REDUCTIONS = frozenset(
 )
 """Operations that fuse the producers of their operands."""
 _GATHERS = names_with(TRAITS, Trait.INDEXES)
-"""Operations whose readers read the elements that they need from the operand in memory."""
+"""Operations whose readers fetch the elements that they need from the operand in memory."""
 _EXPENSIVE = frozenset(
     entry.op for entry in ENTRIES if entry.pointwise not in (Pointwise.NO, Pointwise.CHEAP)
 )
@@ -87,7 +87,7 @@ def bits_of(dtype: str) -> int:
 
 
 def result_dtype(operation: OperationRecord, half: str) -> str:
-    """Returns the dtype in which the first result is kept."""
+    """Returns the dtype in which the first result is stored."""
     kept_half = operation.stored == "half" and operation.dtype == "float32"
     return half if kept_half else operation.dtype
 
@@ -141,7 +141,7 @@ class Fusion:
         self._kept: set[int] = set()
 
     def kernels(self) -> Iterator[tuple[OperationRecord, int]]:
-        """Yields the operation that names each kernel, and the bytes that one run of it moves."""
+        """Yields each kernel: the operation that names it, and the bytes that one run moves."""
         planned = with_epilogues(with_softmaxes(self._planned()), self._readers)
         for kernel in merged(planned):
             yield kernel.operation, kernel.moved
@@ -172,7 +172,7 @@ class Fusion:
                     yield Planned(operation, read, {index: made}, size)
 
     def _around(self, operation: OperationRecord, made: int) -> Iterator[Planned]:
-        """Yields kernels next to an operation's own: one that stacks, one that fills with zeros."""
+        """Yields the kernels besides an operation's own, which stack or fill with zeros."""
         carried = "loop.carry" in operation.leaves
         own = not self._is_fusible(operation) or operation.operation in _REDUCTIONS
         if "loop.stack" in operation.leaves and (carried or own):
@@ -193,18 +193,18 @@ class Fusion:
         return self._made(maker) if maker else max(given, default=0)
 
     def _is_fusible(self, operation: OperationRecord) -> bool:
-        """Returns True if readers can compute an operation: also one number placed by a select."""
+        """Returns True if readers can compute an operation, such as a one-hot select."""
         one_hot = any(name == "one_hot" for name, _ in operation.optimizations)
         return one_hot or operation.operation in _FUSIBLE | _GATHERS
 
     def _is_free(self, operation: OperationRecord) -> bool:
-        """Returns True for another view of a value in memory: also for dots of any order."""
+        """Returns True for a view of a value in memory, such as a transpose before a dot."""
         readers = self._readers.get(operation.index, ())
         dots = bool(readers) and all(reader.operation in _EINSUMS for reader in readers)
         return is_view(operation, self._half) or (operation.operation == "transpose" and dots)
 
     def _other(self, operation: OperationRecord, read: Mapping[Hashable, int]) -> int:
-        """Returns the bytes that an operation moves which is not fused into its readers."""
+        """Returns the bytes that an operation moves if it is not fused into its readers."""
         changed = own_bytes(operation, self._half)
         changed += int((self._filled(operation) - 1) * self._image(operation))
         if operation.operation not in _IN_PLACE:
@@ -233,7 +233,7 @@ class Fusion:
         return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
 
     def _takes(self, reader: OperationRecord, operation: OperationRecord) -> bool:
-        """Returns True if a reader computes an operation in its kernel: also updates in place."""
+        """Returns True if a reader computes an operation in its kernel, or updates it in place."""
         if any(name == "one_hot" for name, _ in reader.optimizations):
             return True
         sizes = elements(operation.shape), elements(reader.shape)

@@ -57,7 +57,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Bytes in memory, layout padding aside."""
+        """Bytes in memory, without padding of the layout."""
         return math.ceil(self.size * bits_of(self.dtype) / 8)
 
 
@@ -91,7 +91,7 @@ class Instruction:
         return sum(array.size for array in self.arrays)
 
     def kind(self, has_dots: bool) -> str:
-        """Returns its opcode, for people: ``fusion(dot)``, or the target of a custom call."""
+        """Returns its opcode for display: ``fusion(dot)``, or the target of a custom call."""
         if self.opcode == "fusion" and has_dots:
             return "fusion(dot)"
         return (self.opcode == "custom-call" and self.target) or self.opcode
@@ -107,7 +107,7 @@ class Instruction:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """Computations that run when this instruction does; applied regions are not among them."""
+        """The computations that run with this instruction, without the regions that it applies."""
         names: list[str] = []
         for key in ("calls", "body", "condition", "branch_computations"):
             names += re.findall(r"[\w.\-]+", self.attribute(key))

@@ -14,7 +14,7 @@ from duotone.cost.compiled_record import Kernel
 from duotone.devices.specifications import Target
 
 DOTS, BANDWIDTH, LINKS, LAUNCHES = "dots", "bandwidth", "links", "launches"
-"""The kinds of bottlenecks of a kernel."""
+"""The bottlenecks of a kernel."""
 _EQUAL = 1e-6
 """The relative difference below which times count as equal, since a kernel's bytes are rounded."""
 
@@ -24,9 +24,9 @@ def peak_of(target: Target, math: str) -> float:
 
     Args:
         target: the device.
-        math: the type that products are made in: ``f16``, ``tf32``, ``f8e4m3fn`` …; ``"default"``
-            for float32 operands of which the program asks no precision: by default JAX makes their
-            products in TF32, on TPUs in bfloat16.
+        math: the type in which products are computed: ``f16``, ``tf32``, ``f8e4m3fn`` …;
+            ``"default"`` for float32 operands for which the program names no precision: by default
+            JAX computes their products in TF32, on TPUs in bfloat16.
 
     Example:
         >>> from duotone.devices.specifications import find_target
@@ -41,7 +41,7 @@ def peak_of(target: Target, math: str) -> float:
 
 
 def kernel_seconds(target: Target, moved: float, computing: float, sent: float = 0.0) -> float:
-    """Returns the seconds of one run of a kernel; 0 where nothing is known of the device.
+    """Returns the seconds of one run of a kernel; 0 if the device's speed is not known.
 
     Args:
         target: the device.
@@ -55,20 +55,20 @@ def kernel_seconds(target: Target, moved: float, computing: float, sent: float =
 
 
 def _sending(target: Target, sent: float) -> float:
-    """Returns seconds in which bytes are sent; none where nothing is known of the links."""
+    """Returns the seconds in which bytes are sent; 0 if the speed of the links is not known."""
     return sent / target.link if target.link else 0.0
 
 
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
-    """Returns where the seconds of a program go: launches, and the bottlenecks of the rest.
+    """Returns the shares of a program's seconds: launches, and the bottlenecks of the rest.
 
     Args:
-        kernels: with seconds by :func:`kernel_seconds`.
+        kernels: the kernels, whose seconds come from :func:`kernel_seconds`.
         target: the device that they are for.
 
     Returns:
         Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH`, :data:`LINKS` (if devices
-        send anything) and :data:`LAUNCHES`; empty where nothing is known of the device.
+        send anything) and :data:`LAUNCHES`; empty if the device's speed is not known.
     """
     spent = {DOTS: 0.0, BANDWIDTH: 0.0, LAUNCHES: 0.0}
     if not target.bandwidth:

@@ -1,4 +1,4 @@
-"""Kernels that read one value together: a compiler makes one kernel with several results of them.
+"""Kernels that read the same value: a compiler merges them into one kernel with several results.
 
 The weight, the moments and their selects of an optimizer's update read one gradient, and compilers
 write all of them in one kernel that reads it once::
@@ -24,7 +24,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from duotone.precision.record import OperationRecord
 
 SMALL = 1 << 20
-"""Bytes of a value below which reading it twice costs no more than the launch of a kernel."""
+"""The bytes below which reading a value twice costs no more than launching a kernel."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Planned:
 
 
 def elements(shape: tuple[str, ...]) -> int:
-    """Returns the elements of a shape; a dimension that is not known counts once."""
+    """Returns the elements of a shape; an unknown dimension counts as 1."""
     return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
 
 

@@ -6,7 +6,7 @@
         merge the reductions of its rows into it, if one is a maximum,
         the rows are half, and they read nothing large that it does not read
 
-Compilers made three kernels of every softmax of float32 rows that was looked at.
+Compilers made three kernels of every softmax of float32 rows that we examined.
 
 References:
     XLA, ``xla/backends/gpu/transforms/softmax_rewriter_triton.cc``.
@@ -27,7 +27,7 @@ _HALF = 2
 
 
 def with_softmaxes(kernels: Iterable[Planned]) -> list[Planned]:
-    """Returns the kernels after those that normalize rows took in the reductions of the rows.
+    """Returns the kernels after each one that normalizes rows took in the reductions of the rows.
 
     Args:
         kernels: in program order.

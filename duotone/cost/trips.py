@@ -7,8 +7,8 @@ follows from the text::
     before      slot is 2           the initial value of the slot
     body        slot becomes slot + 1
 
-The constant may pass through copies, fusions, calls, and outer loops that carry it unchanged. If
-it cannot be traced, the trip count is unknown; this never guesses.
+The constant may pass through copies, fusions, calls, and outer loops that carry it unchanged. If it
+cannot be traced, the trip count is unknown. This module never guesses.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Trips:
     def _made_by(
         self, instruction: Instruction, computation: Computation
     ) -> tuple[Instruction, Computation] | None:
-        """Returns the instruction that makes a result, looked for in fusions and before copies."""
+        """Returns the instruction that makes a result, inside fusions and upstream of copies."""
         while True:
             if instruction.opcode in _MOVES:
                 instruction = computation.operand(instruction, 0)
@@ -124,7 +124,7 @@ class Trips:
                 return instruction, computation
 
     def _constant(self, number: _Number, loop: Instruction, around: Computation) -> _Number:
-        """Returns the number itself, or what a loop is given in its slot and does not change."""
+        """Returns the number itself, or the one that a loop takes in its slot and keeps."""
         given = None if number.slot is None else self._kept(loop, around, number.slot, None)
         if given is None or given.slot is not None:
             return number
@@ -184,7 +184,7 @@ class Trips:
     def _given(
         self, parameter: Instruction, computation: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
-        """Returns the number at ``path`` in a parameter: the one that its only caller gives it."""
+        """Returns the number at ``path`` in a parameter, which its only caller passes."""
         callers = self._callers.get(computation.name, [])
         if len(callers) != 1:
             return None

@@ -1,6 +1,6 @@
 """Devices: which half type is faster there, and what a program costs on one that is not here.
 
-What needs JAX is imported when it is asked for: programs in TensorFlow may not have it.
+Modules that need JAX are imported on first use, since TensorFlow users may not have it installed.
 """
 
 from __future__ import annotations

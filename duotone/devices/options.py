@@ -2,10 +2,11 @@
 
 JAX's CPU wheels contain oneDNN, and XLA uses it only if a program is compiled with
 :data:`ONEDNN`. The option is part of one ``jit``, so nothing else in the process changes. It also
-changes which form of a dot is fast: :data:`duotone.devices.table.TABLE` has a row for each of both.
-duotone therefore has to know, while it paints a program, whether the option will be on. It knows
-so for its own ``jit`` functions (:mod:`duotone.jaxpr.running.own_jit`), and where the policy says
-it of a ``jit`` of the user (``Policy(compiler_options=True)``).
+changes which form of a dot is fast: :data:`duotone.devices.table.TABLE` has one row with the option
+and one without.
+Therefore duotone must know, while it paints a program, whether the option will be on. It knows this
+for its own ``jit`` functions (:mod:`duotone.jaxpr.running.own_jit`). For a ``jit`` of the user, the
+policy states it (``Policy(compiler_options=True)``).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _MEASURED = (0, 12)
 def compiler_options() -> dict[str, bool]:
     """Returns the options of ``jax.jit`` with which half convolutions are fast on this device.
 
-    duotone sets them itself wherever it compiles a function and they gain, as in a call of
+    duotone sets them itself if it compiles a function that gains from them, as in a call of
     ``duotone.autocast(step)`` outside of ``jax.jit`` or in Keras' ``fit``;
-    ``Policy(compiler_options=False)`` switches that off. For a ``jit`` of your own, pass them, and
-    tell duotone so with ``Policy(compiler_options=True)``: the fastest form of a dot depends on
-    them. The options were measured to gain on CPUs with bfloat16 instructions and jaxlib 0.12, in
-    programs with convolutions (``docs/measured.md``).
+    ``Policy(compiler_options=False)`` switches that off. For a ``jit`` of your own, pass them and
+    set ``Policy(compiler_options=True)``, since the fastest form of a dot depends on them. The
+    options were measured to gain on CPUs with bfloat16 instructions and jaxlib 0.12, in programs
+    with convolutions (``docs/measured.md``).
 
     Returns:
         The argument ``compiler_options`` of ``jax.jit``; empty for GPUs, TPUs, other CPUs and

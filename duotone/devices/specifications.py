@@ -217,7 +217,7 @@ TARGETS: Mapping[str, Target] = {
         _tpu("v5e", "TPU v5 lite", "v5e:2x2", 819, 16, 197, 394, 200),
         _tpu("v5p", "TPU v5", "v5p:2x2x1", 2765, 95, 459, 918, 600),
         _tpu("v6e", "TPU v6 lite", "v6e:2x2", 1640, 32, 918, 1836, 400),
-        Target("cpu", "the CPU at hand", "cpu", None, 0.0, {}, 0.0, launch=0.0),
+        Target("cpu", "this machine's CPU", "cpu", None, 0.0, {}, 0.0, launch=0.0),
     )
 }
 

@@ -79,8 +79,9 @@ def difference(here: Record, there: Record, names: tuple[str, str]) -> RecordDif
         counts = f"{len(here.operations)} and {len(there.operations)} operations"
         first = f"; they first differ at {path_of(odd[0])} and {path_of(odd[1])}" if odd else ""
         raise ArgumentError(
-            f"difference: the records are of two programs, with {counts}{first}. Explain one "
-            "function twice, with arguments of the same shapes and dtypes."
+            f"difference: the records are of two programs, with {counts}{first}. Explain the same "
+            "function with arguments of the same shapes and dtypes. If it calls rewritten "
+            "functions, which may differ between devices, explain those."
         )
     changed = (OperationDifference(*pair) for pair in pairs if _choice(pair[0]) != _choice(pair[1]))
     dtypes = (here.summary.half_dtype, there.summary.half_dtype)

@@ -73,7 +73,7 @@ class Overview(Lines):
         yield from _reasons(self._record, width)
         yield from _tree(self._record, self._most, width)
         yield ""
-        yield f"One line an operation: {self._hint}"
+        yield f"To list single operations: {self._hint}"
 
 
 def _totals(record: Record, width: int) -> Iterator[str]:
@@ -110,7 +110,7 @@ def notes_of(record: Record) -> Iterator[str]:
         )
     if s.rewritten:
         of = plural(s.rewritten, "operation")
-        yield f"{of} in functions that duotone rewrote already: gradients, autocast functions"
+        yield f"{of} in functions that duotone had already rewritten: gradients, autocast functions"
     if s.backward:
         yield f"backward pass in jax.grad left to JAX: {s.backward}"
     if s.unlisted:

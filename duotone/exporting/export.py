@@ -198,7 +198,7 @@ def export(
         "kind": "jax",
         "function": call.name,
         "half_dtype": seen.summary.half_dtype if seen.summary.operations_half else None,
-        "painted_for": device.name if device is not None else f"{jax.default_backend()} at hand",
+        "painted_for": device.name if device is not None else f"the local {jax.default_backend()}",
         "platforms": list(program.platforms),
         "policy": merged.describe(),
         "compiler_options": options,

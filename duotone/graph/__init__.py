@@ -1,1 +1,1 @@
-"""The graph of a program, what decides about it, and the record; no framework is known here."""
+"""The neutral graph of a program, its matrix products and minimum cuts, for any framework."""

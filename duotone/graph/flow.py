@@ -89,7 +89,7 @@ class _Network:
         return levels
 
     def fill(self, levels: Sequence[int], source: int, sink: int) -> None:
-        """Sends flow until every path that goes up one level with each arc has a full arc."""
+        """Sends flow until each path whose arcs go up one level has a full arc."""
         ends, left = self._ends, self._left
         untried = [arcs.copy() for arcs in self._out]
         path: list[int] = []

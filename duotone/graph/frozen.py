@@ -1,4 +1,4 @@
-"""Records that nobody changes, and of which a program has thousands."""
+"""Immutable records that are cheap to create, since a program has thousands of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[_T]) -> type[_T]:
-    """Makes a dataclass with slots whose fields a type checker lets nobody assign.
+    """Makes a dataclass with slots whose fields a type checker does not allow to be assigned.
 
-    Python does not check assignments. It would make a record with
-    ``dataclasses.dataclass(frozen=True)`` in twenty times the time: each field goes through
+    Python itself does not check assignments. With ``dataclasses.dataclass(frozen=True)`` it would,
+    but then a record takes twenty times as long to create, because each field goes through
     ``object.__setattr__``.
 
     Args:

@@ -64,11 +64,11 @@ class Boundary(enum.Enum):
     """How a value must be stored where it leaves the graph."""
 
     FULL = "full"
-    """As in the original program; what leads to it is state and computed full."""
+    """Full, as in the original program. The values that lead to it are state, computed full."""
     HALF = "half"
-    """In half: the caller's painting decided so."""
+    """Half, because the painting of the caller decided so."""
     ANY = "any"
-    """As painted: residuals between a forward and a backward program."""
+    """Either, as painted: a residual between a forward and a backward program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ HALF_TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Magnitude:
-    """How large a constant is, without its zeros and infinities.
+    """The magnitude of a constant, without its zeros and infinities.
 
     Attributes:
         smallest: the absolute value at which half must be exact enough for the constant to keep
@@ -212,8 +212,8 @@ class Node:
     ``positions``           the operands that hold the positions at which the node reads another
     ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
     ``phases``              1 for a convolution of a dilated image: one convolution for each phase
-    ``apart``               for a convolution of a dilated operand: one product in so many has no 0
-    ``filled``              for a convolution of a dilated operand: its products if the operand is
+    ``apart``               for a convolution of a dilated operand: one product in this many has no
+    0 ``filled``              for a convolution of a dilated operand: its products if the operand is
                             filled with zeros, over those without; absent for a filter's gradient
     ``slides``              1 for a convolution for which a CPU's library has a half kernel
     ``channelwise``         1 for a convolution with one feature per group, or of its filters

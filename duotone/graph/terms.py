@@ -9,7 +9,7 @@ from duotone.ops.traits import Trait
 
 
 def moved(graph: Graph, value: int) -> Value:
-    """Returns the value that a value is a move of; the value itself if no node moves it."""
+    """Returns the value from which a value was moved; the value itself if no node moves it."""
     found = graph.values[value]
     while found.producer >= 0:
         node = graph.nodes[found.producer]
@@ -114,13 +114,13 @@ def reached(
     next_to: Callable[[Node], Iterable[int]],
     passes: Callable[[Node], bool] = lambda _: True,
 ) -> set[int]:
-    """Returns which of some nodes others reach; a start only if a way leads back to it.
+    """Returns the nodes that can be reached from others; a start only if a path leads back to it.
 
     Args:
         nodes: by index, such as those of a loop.
         starts: indices of nodes.
         next_to: returns the indices of the nodes next to one: its readers, or its makers.
-        passes: returns whether a way may lead to a node.
+        passes: returns whether a path may lead to a node.
     """
     found, queue = set[int](), list(starts)
     while queue:

@@ -25,8 +25,8 @@ class CallSite:
         arguments: the user's name of each argument, by which the policy states ranges; ``None`` for
             a program that is only part of the user's function, or a policy that says nothing about
             values.
-        weights: how many of the first arguments are the same at every call; those that are read in
-            half only are to be given in half, see :attr:`PaintedProgram.given`.
+        weights: how many of the first arguments are the same at every call. Such an argument is
+            passed in half if all its readers read half, see :attr:`PaintedProgram.given`.
         scopes: the name scopes around the program, outermost first.
     """
 

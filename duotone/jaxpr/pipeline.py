@@ -1,4 +1,4 @@
-"""From a jaxpr to a painted program, and from that to the rewritten one.
+"""Paints a jaxpr, and rewrites it as painted.
 
 ::
 
@@ -69,7 +69,8 @@ def paint_jaxpr(
         jaxpr: the program.
         policy: merged with the environment.
         half: the half type.
-        forms: how half is used on the device; all is painted that may be if omitted.
+        forms: how half is used on the device; if omitted, every operation that may be half is
+            painted.
         site: how it is called.
     """
     forms = forms or current_forms(half.name)
@@ -136,7 +137,8 @@ def paint_for_device(
         jaxpr: the program.
         policy: merged with the environment.
         half: the half type; ``None`` if only the policy's float32 math is to be applied.
-        chosen: whether duotone chose it; what does not gain on the device then stays as it is.
+        chosen: whether duotone chose it; operations that do not gain on the device then stay as
+            they are.
         site: how it is called.
     """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
@@ -154,7 +156,7 @@ def paint_for_device(
 def resolved_for_device(
     policy: Policy, half: HalfType, *, chosen: bool
 ) -> tuple[Resolved, DeviceForms]:
-    """Returns what :func:`paint_for_device` makes of a policy, without a program.
+    """Resolves a policy as :func:`paint_for_device` does, without a program.
 
     Args:
         policy: merged with the environment.
@@ -207,15 +209,17 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
 
 
 def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
-    """Returns the rewritten program; whoever traces it has its jaxpr.
+    """Returns the rewritten program as a function; tracing it gives the jaxpr.
 
     Args:
         jaxpr: the program.
         painted: its precisions.
 
     Returns:
-        A function of arrays as they are to be given, which returns what ``jaxpr`` returns, types
-        included. It raises :class:`~duotone.errors.RewriteError` where it does not.
+        A function of arrays in the precisions of
+        :attr:`~duotone.jaxpr.painted.PaintedProgram.given`. It raises
+        :class:`~duotone.errors.RewriteError` if its results do not have the types of those of
+        ``jaxpr``.
     """
     run = _rewritten(jaxpr, painted)
     if painted.resolved.log_path is not None:
@@ -253,7 +257,7 @@ def _traced(
 
 
 def declines(policy: Policy, chosen: bool) -> bool:
-    """Checks if what does not gain stays full: only if the user did not name a dtype."""
+    """Checks if operations that do not gain stay full, as they do if the user named no dtype."""
     reference = policy.painter == "tensorflow" or policy.level == "UNSAFE_FORCE_ALL"
     return chosen and not policy.ignore_performance and not reference
 
@@ -275,6 +279,6 @@ def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
     for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
         if not same_type(jax.typeof(result), aval):
             raise RewriteError(
-                f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
+                f"result {position} was {aval} and became {jax.typeof(result)}; this is a bug in "
                 "duotone, please report the program"
             )

@@ -1,1 +1,1 @@
-"""duotone.measuring: inputs for models that run in their own runtime, and how results differ."""
+"""Inputs for models that run in their own runtime, and the differences of their results."""

@@ -1,7 +1,7 @@
-"""How the values of two runs of a model differ: one figure for every front end.
+"""Measures how the values of two runs of a model differ, in the same way for every front end.
 
 The error of a value is its largest difference relative to the largest finite size of the reference.
-It is infinite where only one of the two is infinite or NaN, and where shapes differ.
+It is infinite if only one of the two is infinite or NaN, or if the shapes differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duotone.errors import plural
 from duotone.text.numbers import json_number
 
 PARTED = 16.0
-"""The two runs part at the first value whose error is more than this many steps of float16."""
+"""The two runs first differ at the first value whose error exceeds this many steps of float16."""
 _STEPS = 2.0**10
 _LARGEST = 65504.0
 _OVERFLOWS = 65520.0
@@ -27,7 +27,7 @@ _OVERFLOWS = 65520.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """How one value differs between two runs.
+    """The difference of one value between two runs.
 
     Attributes:
         name: the name of the value.
@@ -57,7 +57,7 @@ class Difference:
         outputs: the results.
         nodes: the inner values that both models have, in the order of the nodes.
         inputs: the dtype and shape of each input: ``{"x": "float32[1, 3, 64, 64]"}``.
-        notes: what was chosen where the caller left it open, one line each.
+        notes: one line for each choice that the caller left open.
     """
 
     outputs: tuple[ValueDifference, ...]
@@ -89,7 +89,7 @@ class Difference:
         """Returns inputs, results, then the first value that differs."""
         given = [f"input {name}: {text}" for name, text in self.inputs.items()]
         heads = f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10} {'plain error':>12}"
-        inside = f"compared inside, values of the same name: {len(self.nodes)}"
+        inside = f"compared {plural(len(self.nodes), 'inner value')} of the same name"
         rows = [_row(value) for value in self.outputs]
         return "\n".join([*given, *self.notes, heads, *rows, inside, _parts_text(self.parts)])
 
@@ -149,7 +149,7 @@ def relative_error(first: Any, second: Any) -> float:
         second: the other value.
 
     Returns:
-        The error; infinite where only one is infinite or NaN, or the two differ in shape, in
+        The error; infinite if only one is infinite or NaN, or if the two differ in shape, in
         structure or in a text.
 
     Example:
@@ -231,7 +231,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Returns the numbers as float64; of a complex number both components."""
+    """Returns the numbers as float64; a complex number becomes its two components."""
     if _kind(array) == "complex":
         return np.atleast_1d(array.astype(np.complex128)).view(np.float64)
     return array.astype(np.float64)

@@ -6,8 +6,8 @@
                      random numbers in these shapes; the model runs with them, or the next side
     while inner sides collapse:  twice the side, if fewer collapse with it
 
-An inner side *collapses* where it is open in the model and 1 in the run: a network of stride 32 on
-a picture of 32 pixels ends with a picture of one pixel, which tests nothing.
+An inner side *collapses* if it is open in the model and 1 in the run. For example, a network of
+stride 32 turns an image of 32 pixels into one pixel, which tests nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from duotone.errors import ArgumentError, DuotoneError
 from duotone.measuring.inputs import Asked, Generated, Shapes, Side, fits, is_size
 
 SIDES = (32, 64, 48, 320, 16, 128, 512, 224, 1)
-"""The sizes to try for an open side; later ones only where the model does not run with earlier."""
+"""The sizes to try for an open side, in order, until the model runs with one."""
 SIGNAL = 16000
-"""The first size to try where the open side counts the samples of a signal: a second of speech."""
+"""The first size to try if the open side counts the samples of a signal: a second of speech."""
 LARGEST_SIDE = 256
 """The largest size to which an open side is doubled."""
 _CHANNELS = ((), (1,), (2,))
 _INTEGERS = ((True, 8), (False, 8), (False, 2))
-"""How integers are made, in order: whether one for each element of a batch is a length (the last
-side of a float input), and the number that random integers are below."""
+"""The ways to make integers, in order: whether one integer for each element of a batch is a length
+(the last side of a float input), and the upper limit of random integers."""
 
 
 def generate(
@@ -117,7 +117,7 @@ class _Attempt:
 
     @property
     def is_open(self) -> bool:
-        """True if the chosen side occurs in a shape; a batch may be open besides."""
+        """True if the chosen side occurs in a shape; a batch may be open too."""
         return self.shapes != dataclasses.replace(self, side=self.side + 1).shapes
 
     def shape(self, one: Asked) -> tuple[int, ...]:

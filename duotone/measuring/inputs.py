@@ -1,4 +1,4 @@
-"""Inputs of models that run in their own runtime: what they ask for, and what the user gave."""
+"""Inputs of models that run in their own runtime: the declared inputs, and the user's data."""
 
 from __future__ import annotations
 

@@ -149,7 +149,9 @@ def _no_gain(done: Rewritten, provider: str | None) -> str:
     full = [o for o in done.record.operations if o.list == Kind.ALLOW.value]
     reason = f"{full[0].operation} {full[0].source!r}: {full[0].reason}" if full else _NO_PRODUCT
     remedy = "" if provider is None else f" Without provider={provider!r}, weights become half."
-    return f"the rewritten model gains nothing, since no product of it is half. {reason}.{remedy}"
+    return (
+        f"the rewritten model gains nothing, since no product of it became half. {reason}.{remedy}"
+    )
 
 
 _TWICE = "weights that both precisions read are stored twice."
@@ -253,4 +255,5 @@ def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> 
     from duotone.explaining.overview import Overview
 
     found = record.record if isinstance(record, Rewritten) else record
-    return Overview(found) if where is None else Rows(found, where, most=most)
+    hint = "duotone.onnx.view(record, '*')"
+    return Overview(found, hint=hint) if where is None else Rows(found, where, most=most)

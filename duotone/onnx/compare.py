@@ -27,8 +27,8 @@ from duotone.onnx.pipeline import inlined
 from duotone.onnx.protos import ModelProto
 
 PLAIN = (
-    "plain error: of ONNX Runtime's CPU provider, which keeps some half values in float32; "
-    "error: each half value is rounded, as on a GPU"
+    "error: with each half value rounded, as on a GPU; plain error: with ONNX Runtime's CPU "
+    "provider, which keeps some half values in float32"
 )
 _NOT_ROUNDED = "ONNX infers no types in the second model, so its half values are not rounded"
 

@@ -1,9 +1,10 @@
 """Exposing: models whose inner values are results, and whose half values are rounded.
 
 ONNX Runtime's CPU provider computes an operation without a half kernel in float32, and removes the
-casts between two of them, optimizations or not: a half value between them is neither rounded nor
-overflows. :func:`rounded` puts two ``Identity`` operations after each half value. The provider runs
-both in half (a single one it runs in float32), so the value is stored in half, as on a GPU.
+casts between two of them, with or without optimizations, so a half value between them is neither
+rounded nor overflows. :func:`rounded` puts two ``Identity`` operations after each half value. The
+provider runs both in half (a single one it runs in float32), so the value is stored in half, as on
+a GPU.
 """
 
 from __future__ import annotations

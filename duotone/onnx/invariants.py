@@ -41,7 +41,7 @@ class _State:
 
 
 def without_invariants(model: ModelProto) -> ModelProto:
-    """Returns the model, whose loops read from outside what they do not change.
+    """Returns the model, whose loops read unchanged states from outside.
 
     Args:
         model: a model with inlined functions; it is not changed.
@@ -145,7 +145,7 @@ def _is_copy(node: NodeProto) -> bool:
 
 
 def _take_out(node: NodeProto, states: list[_State]) -> dict[str, str]:
-    """Takes states out of a loop; returns what its results of them are called outside."""
+    """Takes states out of a loop; returns the outside names of their results."""
     outside: dict[str, str] = {}
     for state in reversed(states):
         (body,) = graphs_in(node)

@@ -56,7 +56,7 @@ def check_known(node: NodeProto, opted: Collection[str]) -> None:
 
 
 def say_newer(built: Built, half: HalfType, opset: int) -> None:
-    """Says in one line which opset would take the products in half that this one does not.
+    """Returns a line that names the opset that takes products in half if this one does not.
 
     Args:
         built: the model.

@@ -1,4 +1,4 @@
-"""From an ONNX model to its painting.
+"""Paints an ONNX model.
 
 ::
 
@@ -61,12 +61,12 @@ _NOT_FOR_MODELS = (
     "float32_math",
     "convolution_math",
 )
-"""Fields without a meaning for a model: an error in code, told where the environment sets them."""
+"""Fields without a meaning for a model: an error in code, and logged from the environment."""
 _NOT_READ = ("reduce_dtype", "segment_sums", "log_path", "log_decisions")
 """Fields that say nothing about the painting of a model."""
 _SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
 _SMALL_TENSOR = 4096
-"""Elements up to which shape inference is given a tensor: it may be a shape."""
+"""The most elements of a tensor that shape inference gets, since it may be a shape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Settings:
 
     Attributes:
         half: the half type.
-        policy: merged with the environment; what has no meaning for a model is left out.
+        policy: merged with the environment, without fields that have no meaning for a model.
         keep_io: whether inputs and outputs stay float32.
         provider: the runtime whose kernels are asked for; ``None`` for any.
         measured: the range that calibration found for each value, by name.
@@ -115,7 +115,7 @@ def make_settings(
 
     Raises:
         ArgumentError: a dtype, painter or provider that does not exist.
-        PolicyError: the policy says what has no meaning for a model.
+        PolicyError: the policy has a field without a meaning for a model.
     """
     if dtype not in HALF_TYPES:
         raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
@@ -290,7 +290,7 @@ def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:
-    """Returns the names by which a node may be meant: of the node, its operation, its results."""
+    """Returns the names that may refer to a node: its own, its operation's, its results'."""
     op = built.operations.get(node.index, node.op)
     own = str(node.source)
     path = f"{node.scope}/{op}" if node.scope else op

@@ -7,7 +7,7 @@
                      a value that is stored or read in half, and too large for it: its operation
 
 A painting is made without data, so raw pixels or 16-bit samples may overflow where the rules expect
-numbers of size 1. The check tells; it changes nothing. ``rewrite(calibration=...)`` does.
+numbers of size 1. The check changes nothing; ``rewrite(calibration=...)`` does.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def verify(model: ModelProto) -> ModelProto:
         _walk(model.graph, {}, opsets)
     except (OnnxError, KeyError) as error:
         raise RewriteError(
-            f"the rewritten model is not a valid one: {error} This is a fault of duotone, please "
-            "report the model."
+            f"the rewritten model is not valid: {error} This is a bug in duotone; please report "
+            "the model."
         ) from error
     return model
 

@@ -1,13 +1,14 @@
 """Kinds of TensorFlow ops: arguments, state, control flow, calls and lists of tensors.
 
 The traits of :mod:`duotone.ops.traits` say what an op computes. The ops of this module compute
-nothing; how a graph passes values through them is all that there is to know.
+nothing. They only determine how a graph passes values on.
 """
 
 from __future__ import annotations
 
 PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-"""Ops that are fed. A PlaceholderWithDefault need not be, and TensorFlow lets it become half."""
+"""Ops whose value the caller feeds. A PlaceholderWithDefault has a default, and TensorFlow lets it
+become half."""
 VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 """Ops that create a variable."""
 VARIABLE_VALUES = VARIABLES | frozenset(
@@ -21,7 +22,7 @@ GIVEN = (
         "PlaceholderWithDefault _Arg ReadVariableOp ResourceGather ResourceGatherNd".split()
     )
 )
-"""Ops whose results are arguments or state: nothing is known of their numbers."""
+"""Ops whose results are arguments or state. Nothing is known about their numbers."""
 
 ENTERS = frozenset({"Enter", "RefEnter"})
 """Ops that pass a value into a lowered loop."""

@@ -1,7 +1,7 @@
 """Checks of the public functions' arguments before anything is traced.
 
-Every error names the function as the user called it, the argument and the remedy, and shows of an
-array its type only.
+Every error names the function as the user called it, the argument and the remedy. It shows only the
+type of an array.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duotone.policy.dtypes import OFF, canonical, near_half
 from duotone.policy.policy import Policy
 
 _HANDS_ON = ("cast_params", "explain")
-"""Functions that hand all keyword arguments but their own on to the user's function."""
+"""Functions that pass all keyword arguments but their own to the user's function."""
 
 
 def check_callable(name: str, fn: Any) -> None:
@@ -43,7 +43,7 @@ def check_policy(name: str, policy: Any) -> None:
 
 
 def refuse_heal(name: str, policy: Policy | None) -> None:
-    """Raises if a policy is to heal, where no optimizer says which steps were skipped."""
+    """Raises if a policy asks for healing and no optimizer reports which steps were skipped."""
     if policy is not None and policy.heal:
         raise ArgumentError(
             f"{name}: Policy(heal={policy.heal}) watches the steps of an optimizer, and there is "
@@ -54,7 +54,7 @@ def refuse_heal(name: str, policy: Policy | None) -> None:
 
 
 def without_heal(policy: Policy | None) -> Policy | None:
-    """Returns a policy as it paints: healing is for who watches the steps."""
+    """Returns a policy without healing, which does not change a painting."""
     return policy.replace(heal=0) if policy is not None and policy.heal else policy
 
 

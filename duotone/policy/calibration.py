@@ -1,9 +1,8 @@
 """Calibration: the ranges of a function's values on sample data, as a record to save.
 
-:func:`duotone.calibrate` measures; a :class:`Calibration` holds the result, is saved to and loaded
-from a JSON file, and is given to ``autocast(fn, calibration=...)`` or
-``Policy(calibration=...)``, where it feeds the same rules as ranges that are proved or stated
-(``docs/ranges.md``).
+:func:`duotone.calibrate` measures the ranges and returns a :class:`Calibration`, which can be saved
+to a JSON file. Pass it to ``autocast(fn, calibration=...)`` or ``Policy(calibration=...)``. The
+same rules read it that read ranges which are proved or stated (``docs/ranges.md``).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueRange:
-    """The range of one value of a function on all batches together.
+    """The range of one value of a function over all batches.
 
     Attributes:
         value: its index in the function's graph.
@@ -37,12 +36,12 @@ class ValueRange:
             of its maker.
         low: least finite element.
         high: greatest finite element.
-        small: share of the elements that are not zero that lie below float16's normal numbers
-            (6.1e-5), where float16 loses digits.
-        lost: share of them that float16 rounds to zero.
+        small: share of the nonzero elements that lie below float16's normal numbers (6.1e-5), where
+            float16 loses digits.
+        lost: share of the nonzero elements that float16 rounds to zero.
         shape: on the first batch.
-        smallest: the smallest magnitude that is not zero; 0 where all elements are.
-        over: share of them that lie beyond 65504, where float16 ends.
+        smallest: the smallest magnitude that is not zero; 0 if all elements are zero.
+        over: share of the nonzero elements beyond 65504, the largest float16.
     """
 
     value: int
@@ -63,16 +62,16 @@ class ValueRange:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """Measured ranges of a function's values. Two are equal if they hold the same.
+    """Measured ranges of a function's values. Two records are equal if their contents are.
 
-    ``print`` shows a table: of each value the smallest and the largest magnitude, the shares that
-    float16 cannot hold well, and a mark at what overflows there and what underflows.
+    ``print`` shows a table with a row for each value: the smallest and the largest magnitude, the
+    shares that float16 cannot represent well, and whether it overflows or underflows there.
 
     Attributes:
         function: its name, for people.
         fingerprint: a digest that distinguishes its graph from those of other functions, at any
             batch size.
-        batches: how many were measured.
+        batches: how many batches were measured.
         values: the measurements of each value that has elements and was never NaN.
 
     Example:
@@ -95,7 +94,7 @@ class Calibration:
 
     @property
     def title(self) -> str:
-        """One line: the function, and how much was measured."""
+        """One line that names the function and counts the measurements."""
         count = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         return f"calibration of {self.function} ({len(self.values)} values, {count})"
 
@@ -114,18 +113,18 @@ class Calibration:
 
     @functools.cached_property
     def measured(self) -> Mapping[int, Measured]:
-        """The measurements, by value, that the analysis of ranges reads."""
+        """The measurements by value, for the analysis of ranges."""
         return MappingProxyType({v.value: Measured(v.low, v.high, v.small) for v in self.values})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the record to a JSON file; a reader never sees half of it.
+        """Writes the record to a JSON file, atomically.
 
         Args:
-            path: the file; its folder exists. A file that is there is replaced.
+            path: the file, in an existing folder. An existing file is replaced.
 
         Raises:
             CalibrationError: the folder does not exist, or ``path`` is a folder.
-            WriteError: the file system refuses it (a full disk, a name that is too long).
+            WriteError: the file system refuses the file (a full disk, a name that is too long).
         """
         file = Path(path)
         with explained(file):  # of a name that is too long not even this can be asked
@@ -160,7 +159,7 @@ class Calibration:
             An equal record.
 
         Raises:
-            CalibrationError: there is no such file, or it holds something else.
+            CalibrationError: there is no such file, or it contains something else.
         """
         file = Path(path)
         try:
@@ -218,7 +217,7 @@ def _read_value(data: Any) -> ValueRange:
 
 
 def _read_count(data: Any, name: str) -> int:
-    """Returns a whole number from 0 on."""
+    """Returns a whole number that is not negative."""
     number = data[name]
     if type(number) is not int or number < 0:
         raise ValueError(f"{name} is {number!r}, which is not a whole number from 0 on")

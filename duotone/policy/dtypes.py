@@ -1,7 +1,7 @@
-"""The names of dtypes that duotone takes, in one place: half types, and float32 for "off".
+"""The names of dtypes that duotone accepts: half types, and float32 for "off".
 
-No dtype objects: those of NumPy and JAX are brought to their names by
-:mod:`duotone.policy.arguments`.
+This module sees names only. :mod:`duotone.policy.arguments` converts dtype objects of NumPy and JAX
+to names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HALF_NAMES = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
 }
-"""Names of half types, and what each means."""
+"""The half type that each name means."""
 
 OFF_NAMES = frozenset({"float32", "fp32", "f32", "single"})
 """Names of the dtype that switches mixed precision off."""
@@ -25,7 +25,7 @@ OFF = "float32"
 
 
 def canonical(name: str) -> str:
-    """Returns the dtype that a name means; one that is not known here comes back as it is.
+    """Returns the dtype that a name means, or the name itself if it is unknown.
 
     Example:
         >>> canonical("bf16"), canonical(" Half "), canonical("fp32"), canonical("int8")
@@ -36,7 +36,7 @@ def canonical(name: str) -> str:
 
 
 def near_half(name: str) -> str:
-    """Returns the half type whose name is most similar; empty if none is.
+    """Returns the half type whose name is most similar; empty if no name is similar.
 
     Example:
         >>> near_half("mixed_float16"), near_half("mixed_bfloat16"), near_half("int8")

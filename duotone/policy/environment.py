@@ -1,9 +1,8 @@
-"""The environment variables that duotone takes: their names, what they mean, how they are parsed.
+"""The environment variables that duotone reads: their names, their meanings and their parsers.
 
-:meth:`duotone.policy.policy.Policy.merged_with_environment` is the only caller and the only place
-that hands the process environment over; this module sees a mapping. The variables are those of
-TensorFlow's automatic mixed precision, each also under a duotone name. To add one, add a row to
-``VARIABLES`` and to the table in ``docs/environment.md`` (a test compares the two).
+This module takes the environment as a mapping. The variables are those of TensorFlow's automatic
+mixed precision, each also under a duotone name. To add one, add a row to ``VARIABLES`` and to the
+table in ``docs/environment.md`` (a test compares the two).
 
 This happens for each row::
 
@@ -11,9 +10,9 @@ This happens for each row::
     else:                        read the TensorFlow names that are set
                                  (of the two names of a list both, as TensorFlow does)
 
-A variable that is read and holds a value it does not take raises
-:class:`~duotone.errors.EnvironmentVariableError`, also where the code outranks its value; the
-names that were not read may hold anything.
+If a variable that is read has a value it does not accept, this raises
+:class:`~duotone.errors.EnvironmentVariableError`, even if the code overrides that value. Variables
+that are not read may contain anything.
 
 References:
     tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (``UpdateList``: the old list
@@ -46,9 +45,9 @@ logger = logging.getLogger("duotone")
 
 PAINTER = "DUOTONE_PAINTER"
 POLICY_FILE = "DUOTONE_POLICY_FILE"
-"""Names a file with fields of a policy, over which the variables below win."""
+"""The variable with the path of a policy file, whose fields the variables below override."""
 NVTX = "DUOTONE_NVTX"
-"""Switches NVTX ranges; read by :mod:`duotone.transforms.nvtx`."""
+"""The variable for NVTX ranges, which :mod:`duotone.transforms.nvtx` reads."""
 _PREFIX = "DUOTONE_"
 _REPORTED: set[str] = set()
 """The unknown variables that were already reported."""
@@ -59,13 +58,13 @@ _DECISION_LOG_LEVEL = 2  # from here on TensorFlow logs one line per painting de
 
 
 class Variable(NamedTuple):
-    """One setting that the environment can hold.
+    """One setting that an environment variable can set.
 
     Attributes:
         field: The field of :class:`~duotone.policy.policy.Policy` that it sets.
         duotone: duotone's name, which is read instead of the others.
         takes: The accepted values, in words; error messages and the docs quote it.
-        effect: What it does, in words.
+        effect: The effect of setting it, in words.
         example: A value that it takes.
         parse: Called with the variable's name and value; returns the value of the field.
         original: TensorFlow's name, or None.
@@ -90,7 +89,7 @@ class MathVariable(NamedTuple):
         fields: The fields of :class:`~duotone.policy.policy.Policy` that it sets; none for those of
             cuDNN's recurrent networks, which in JAX are loops of dots.
         when: The truth value that sets them.
-        value: What they are set to.
+        value: The value of these fields then.
     """
 
     name: str
@@ -155,7 +154,7 @@ def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
     """Warns once about each variable with duotone's prefix that does not exist.
 
-    No error: another release of duotone may have it.
+    It is no error, since another release of duotone may have the variable.
     """
     for name in environ:
         if not name.startswith(_PREFIX) or name in KNOWN or name in _REPORTED:
@@ -171,7 +170,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
-    """Returns the error for a variable whose value is not taken: names both, and the remedy."""
+    """Returns the error for a value that a variable does not accept, with the remedy."""
     text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
     return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
 
@@ -190,7 +189,7 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
 
 
 def _some_of(field: str) -> Variable:
-    """Returns the variable of what can be switched off by name."""
+    """Returns the variable that switches things off by name."""
     kind, known = field.removesuffix("_remove"), REMOVABLE[field]
     example = ",".join(sorted(known)[:2])
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
@@ -259,8 +258,8 @@ _VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODU
 def _parse_vmodule(name: str, value: str) -> bool:
     """Checks if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
 
-    TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
-    judge; in DUOTONE_VMODULE another module can only be a slip.
+    TF_CPP_VMODULE belongs to all of TensorFlow, so its entries for other modules are ignored. In
+    DUOTONE_VMODULE another module can only be a mistake.
     """
     log_level = 0
     for entry in filter(None, (part.strip() for part in value.split(","))):
@@ -298,7 +297,7 @@ def _list_variable(which: str, edit: str, example: str) -> Variable:
 def _word(
     field: str, effect: str, choices: tuple[str, ...], example: str, problem: str, empty: str = ""
 ) -> Variable:
-    """Returns the variable of a field that is one of some words, or None if it may be empty."""
+    """Returns the variable of a field that takes one of some words, or may be empty."""
     takes = f"{', '.join(choices[:-1])} or {choices[-1]}" + (f" (empty: {empty})" if empty else "")
     parse = _one_of(choices, problem, takes)
     return Variable(field, f"DUOTONE_{field.upper()}", takes, effect, example, parse)
@@ -383,7 +382,7 @@ SWITCH_NAMES = (
     "DUOTONE_DTYPE",
     "DUOTONE_LOSS_SCALE",
 )
-"""Those of :mod:`duotone.policy.switches`."""
+"""The variables that :mod:`duotone.policy.switches` reads."""
 
 KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
 """Every name with duotone's prefix."""
@@ -397,4 +396,4 @@ MATH_VARIABLES = (
     MathVariable("TF_DISABLE_CUDNN_TENSOR_OP_MATH", ("convolution_math",), True, "exact"),
     MathVariable("TF_DISABLE_CUDNN_RNN_TENSOR_OP_MATH", (), True, None),
 )
-"""In the order in which they are read: a later one wins, as switching off does in TensorFlow."""
+"""The variables in the order in which they are read. Later ones override earlier ones."""

@@ -10,9 +10,9 @@
     [ranges]
     images = [-1, 1]
 
-The form is recognised by its content: JSON begins with a brace, which TOML never does.
-:meth:`duotone.Policy.from_file` calls this and checks the values, also those of
-``DUOTONE_POLICY_FILE`` and ``duotone run --policy-file``.
+The content determines the form: JSON begins with a brace, and TOML never does.
+:meth:`duotone.Policy.from_file` checks the values. ``DUOTONE_POLICY_FILE`` and
+``duotone run --policy-file`` take such a file too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATHS = ("log_path", "calibration")
 
 
 def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
-    """Returns the arguments for a policy that a file holds.
+    """Returns the arguments for a policy in a file.
 
     Args:
         path: the path of the file.
@@ -41,7 +41,7 @@ def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
         Values by field; paths are made absolute, and a calibration is loaded.
 
     Raises:
-        PolicyError: see the module.
+        PolicyError: the file is missing, is neither TOML nor JSON, or has an unknown field.
         CalibrationError: the calibration that it names cannot be loaded.
     """
     data = _parse(path)

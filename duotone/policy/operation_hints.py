@@ -1,11 +1,9 @@
 """Advice for an operation name that the front end does not know: the name to write instead.
 
-:meth:`duotone.policy.policy.Policy.check_names` calls :func:`advice` for its error message; nothing
-else does. Lists written for TensorFlow hold TensorFlow names (``MatMul``), lists for duotone hold
-JAX primitive names (``dot_general``). To add a hint, add the TensorFlow name to the line of its
-primitive in ``_ONE_PRIMITIVE``, or to ``_SEVERAL_PRIMITIVES`` when JAX spells it with more than
-one. A wrong hint misleads and breaks nothing: names are never translated silently, because one
-TensorFlow operation is rarely exactly one primitive.
+Lists written for TensorFlow have TensorFlow names (``MatMul``), and lists for duotone have names of
+JAX primitives (``dot_general``). To add a hint, add the TensorFlow name to the line of its
+primitive in ``_ONE_PRIMITIVE``, or to ``_SEVERAL_PRIMITIVES`` if JAX needs more than one. Names are
+never translated silently, because one TensorFlow operation is rarely exactly one primitive.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ import re
 from collections.abc import Collection
 
 SHOWS_NAMES = "print(jax.make_jaxpr(fn)(*args)) shows the names fn uses"
-"""How to see the names of a JAX program."""
+"""The sentence about the names of a JAX program."""
 LEAVE_IT = (
     " (to leave that variable to TensorFlow, set {}, which duotone reads instead; it may be empty)"
 )
-"""Said of a variable of TensorFlow's that names an operation which only TensorFlow knows."""
+"""The sentence about a TensorFlow variable with an operation that only TensorFlow knows."""
 
 # These map a JAX primitive to the TensorFlow operations that it replaces.
 _ONE_PRIMITIVE: dict[str, str] = {
@@ -132,7 +130,7 @@ TENSORFLOW_OPERATIONS: dict[str, tuple[str, ...]] = {
     for primitive, operations in _ONE_PRIMITIVE.items()
     for operation in operations.split()
 } | _SEVERAL_PRIMITIVES
-"""TensorFlow operation name to the JAX primitives that do its work."""
+"""The JAX primitives that do the work of each TensorFlow operation, by name."""
 
 # "conv2d" and "batch_mat_mul" are the same slip as "Conv2D" and "BatchMatMul".
 _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
@@ -144,7 +142,7 @@ def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
     Args:
         name: An operation name that is not in `known`.
         known: The names that the front end knows.
-        shows: What shows the names that a program uses.
+        shows: The call or command that shows the names in a program.
 
     Returns:
         The primitive or primitives of a TensorFlow operation, else the known names that look most

@@ -29,5 +29,5 @@ def policy_data(policy: Policy | None) -> dict[str, Any] | None:
 
 
 def policy_of(data: Any) -> Any:
-    """Returns the policy of the data that :func:`policy_data` made; other arguments unchanged."""
+    """Returns the policy that :func:`policy_data` described, and other arguments unchanged."""
     return Policy(**data) if isinstance(data, Mapping) else data

@@ -1,15 +1,14 @@
-"""Policy: everything a user can say about how a graph is painted, in one frozen value.
+"""Policy: all options for painting a graph, in one frozen value.
 
-`autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
-when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
-of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads these
-options from the environment (what switches duotone on at all: ``duotone/policy/switches.py``).
-A new option is a field here with a check, a phrase in ``describe`` and a row in
-``duotone/policy/environment.py`` if it can be set from outside.
+A policy is checked once, when it is made. It hashes and compares by value, so it can be part of a
+cache key. Only :meth:`Policy.merged_with_environment` reads these options from the environment
+(``duotone/policy/switches.py`` reads the variables that switch duotone on). A new option is a field
+here with a check, a phrase in ``describe`` and a row in ``duotone/policy/environment.py`` if it can
+be set from outside.
 
 A contradiction or a bad value raises :class:`~duotone.errors.PolicyError` when the policy is made,
-or :class:`~duotone.errors.EnvironmentVariableError` when the environment is merged; an operation
-name that the front end does not know, :class:`~duotone.errors.UnknownOperationError` when painted.
+or :class:`~duotone.errors.EnvironmentVariableError` when the environment is merged. An unknown
+operation raises :class:`~duotone.errors.UnknownOperationError` when a program is painted.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ PATTERN_FIELDS = ("keep_full", "keep_half")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How to paint: which painter, what to change in its lists, what to keep, what to write down.
+    """Options for painting: the painter, changes to its lists, exceptions, assumptions and logs.
 
     *List edits* name operations as the front end does: JAX primitives, such as ``dot_general``.
     ``x_add`` puts an operation on list x and takes it off any other list; ``x_remove`` takes it
@@ -69,7 +68,7 @@ class Policy:
     (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar that
     is set in code wins over the environment, and a default value counts as not set: ``level=None``
     leaves ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and a calibration are set in code
-    and in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
+    and in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`). Variables override that file.
 
     Args:
         painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
@@ -95,18 +94,19 @@ class Policy:
             ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or ``"exact"``.
             Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
-        reduce_dtype: In which devices add up gradients: float32, or half (``docs/scale.md``).
+        reduce_dtype: The dtype in which devices add up gradients: float32 or half
+            (``docs/scale.md``).
         segment_sums: ``"half"`` adds half values into positions (``jax.ops.segment_sum``) in half.
-        ranges: What arguments and results can be: ``{name: (low, high)}``; names are patterns
+        ranges: Bounds of arguments and results: ``{name: (low, high)}``. Names are patterns
             (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
-        calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
-            the painted program counts; a program that none is of is painted without (logged once).
-        compiler_options: True: your ``jit`` has :func:`duotone.compiler_options`. False: none does.
-        log_path: A folder for the graph before and after painting and the paint buckets; it exists,
-            and a relative path is taken from the current folder of this moment.
+        calibration: What :func:`duotone.calibrate` measured for the function, or a list of such
+            records. A program without a record in the list is painted without one (logged once).
+        compiler_options: True if your ``jit`` has :func:`duotone.compiler_options`, False if not.
+        log_path: An existing folder for the graph before and after painting and the paint buckets.
+            A relative path starts at the folder that is current when the policy is made.
         log_decisions: Write one log line per painting decision.
-        heal: Of optimizers: after how many steps in a row (four times as many with good steps
-            between) an operation that overflows is kept full: True is three; 0 is off.
+        heal: Keep an operation full after it overflowed in this many steps in a row, or in four
+            times as many with good steps between. For optimizers. True is three, 0 is off.
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
@@ -147,7 +147,7 @@ class Policy:
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
-    # Not part of the value: two policies that paint alike are equal wherever they came from.
+    # Excluded from `==`: two policies that paint alike are equal, wherever they came from.
     _origins: tuple[Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     if TYPE_CHECKING:  # what may be passed is wider than what is kept
@@ -185,7 +185,7 @@ class Policy:
     if not TYPE_CHECKING:  # a type checker is to see the arguments of `__init__`
 
         def __new__(cls, *args: Any, **fields: Any) -> Policy:
-            """Names the field that was meant; the error of ``__init__`` names the wrong one."""
+            """Checks the names of fields first, so that an error suggests the right one."""
             if args:
                 raise PolicyTypeError(
                     f"Policy takes its fields by name and got {shown(args[0])} by position; write "
@@ -195,7 +195,7 @@ class Policy:
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Checks every field and brings lists, patterns and the path to their one form."""
+        """Checks every field, and converts lists, patterns and the path to their normal form."""
         for field, choices in _CHOICES.items():
             check_choice(field, getattr(self, field), choices, none=_DEFAULTS[field] is None)
         for field in ("ignore_performance", "compiler_options", "log_decisions"):
@@ -218,7 +218,7 @@ class Policy:
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
     def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
-        """Returns this policy with what the environment adds; see the class for who wins.
+        """Returns this policy with the settings of the environment; the class states precedence.
 
         Each variable has a duotone name and most a TensorFlow name (lists also an older one), see
         ``docs/environment.md``. Where the duotone name is set, even to nothing, others are not
@@ -228,10 +228,10 @@ class Policy:
             environ: Variable names and values.
 
         Returns:
-            A policy; this one if the environment says nothing. Merging again changes nothing.
+            A policy; this one if the environment has no settings. Merging again changes nothing.
 
         Raises:
-            EnvironmentVariableError: A variable that is read holds a value it does not take.
+            EnvironmentVariableError: A variable that is read has a value it does not accept.
             PolicyError: The merged edits contradict each other.
 
         Example:
@@ -272,8 +272,7 @@ class Policy:
             path: the file, with fields of this class; its paths are relative to the file.
 
         Raises:
-            PolicyError: no such file, one of another form, or a field or value that no policy has;
-                names the file.
+            PolicyError: the file is missing or invalid; the message names it.
             CalibrationError: the calibration that it names cannot be loaded.
         """
         fields = read_policy_file(Path(path), _DEFAULTS)
@@ -299,7 +298,7 @@ class Policy:
 
         Args:
             known: The names of all operations that the front end knows.
-            shows: What shows the names that a program uses.
+            shows: The call or command that shows the names in a program.
 
         Raises:
             UnknownOperationError: Names every unknown operation, where each comes from (code or
@@ -334,7 +333,7 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: As for a new policy, or a name that is not a field.
+            PolicyError: A name is not a field, or a value is not accepted.
 
         Example:
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
@@ -356,7 +355,7 @@ class Policy:
         return described(self._set_fields(), LISTS, (o.source for o in self._origins))
 
     def _sources(self, field: str, entry: str) -> list[str]:
-        """Returns what asked for an entry: the argument in code, environment variables or both."""
+        """Returns the sources of an entry: the argument in code, environment variables or both."""
         found = [o.source for o in self._origins if (o.field, o.entry) == (field, entry)]
         return found or [f"Policy({field}=...)"]
 

@@ -19,7 +19,7 @@ _FLOAT16 = HALF_TYPES["float16"]
 _STYLE = {"overflows": "red", "underflows": "yellow"}
 _WIDTH = 80
 _NAME = 26
-"""Width of the names where all are 80 columns."""
+"""The width of the names in a table of 80 columns."""
 
 
 class Range(Protocol):
@@ -27,17 +27,17 @@ class Range(Protocol):
 
     @property
     def name(self) -> str:
-        """The path of an argument; else scope and operation."""
+        """The path of an argument, or the scope and the operation of a result."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """On the first batch."""
+        """The shape on the first batch."""
         ...
 
     @property
     def smallest(self) -> float:
-        """The smallest magnitude but 0."""
+        """The smallest magnitude that is not 0."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Range(Protocol):
 
 
 def mark(value: Range) -> str:
-    """Returns ``"overflows"`` if float16 ends before the largest magnitude.
+    """Returns ``"overflows"`` if the largest magnitude exceeds float16.
 
     Returns ``"underflows"`` if more than half of the elements are below its normal numbers, else an
     empty text.
@@ -95,14 +95,14 @@ def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
     marks = [mark(value) for value in values]
     total = ", ".join(f"{marks.count(name)} of {len(marks)} values {name[:-1]}" for name in _STYLE)
     legend = (
-        f"{total} in float16.\nOf the elements that are not zero, tiny are below "
-        f"{_FLOAT16.smallest_normal:.2g}, huge are beyond {_FLOAT16.largest:.0f}."
+        f"{total} in float16.\ntiny and huge: the shares of nonzero elements below "
+        f"{_FLOAT16.smallest_normal:.2g} and beyond {_FLOAT16.largest:.0f}."
     )
     return Group(Text(title), view, Text(legend))
 
 
 def _broken(name: str, width: int) -> str:
-    """Returns a name in lines that begin at its slashes."""
+    """Returns a name, broken into lines at its slashes."""
     lines = [""]
     for part in name.split("/"):
         begun = f"{lines[-1]}/{part}" if lines[-1] else part
@@ -115,7 +115,7 @@ def _broken(name: str, width: int) -> str:
 
 
 def _share(share: float) -> str:
-    """Returns a share in percent; a dot for none, and never 0 for some."""
+    """Returns a share in percent; a dot for zero, and never 0 for a share above zero."""
     if share == 0.0:
         return "."
     return "<0.1%" if share < 0.001 else f"{share:.1%}"

@@ -4,8 +4,8 @@
 the painter and survive ``jit``, ``grad``, ``vmap`` and ``scan``. Outside ``autocast`` they do
 nothing. Where they nest, the innermost decides.
 
-A function that is switched off (``autocast(fn, enabled=False)``) traces in a region too:
-:func:`switched_off`. No other region and no policy of a rewrite around it changes what is inside.
+A function that is switched off (``autocast(fn, enabled=False)``) is traced in a region too,
+:func:`switched_off`. No other region and no policy of an outer rewrite changes the code inside.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def scaling_loss() -> Iterator[None]:
 def updating() -> Iterator[None]:
     """Keeps duotone's own code around a gradient in float32: loss scales, checks, optimizers.
 
-    Records tell it from what the user keeps full: its rule is ``update``, not ``pinned``.
+    Records show the rule ``update`` for it, and ``pinned`` for code that the user keeps full.
     """
     with jax.named_scope(_UPDATE):
         yield
@@ -82,8 +82,8 @@ def updating() -> Iterator[None]:
 def switched_off() -> Iterator[None]:
     """Keeps the operations traced inside as they are written, whatever a rewrite around them says.
 
-    What :func:`keep_half` or a policy asks for inside does not count: the function runs as it does
-    without a rewrite around it. A function inside that is switched on is rewritten by itself.
+    :func:`keep_half` and the policy of an outer rewrite have no effect inside. A function inside
+    that is switched on is rewritten by itself.
     """
     with jax.named_scope(_SWITCHED_OFF):
         yield
@@ -105,7 +105,7 @@ def region_of(scopes: Sequence[str]) -> str:
 
 
 def marker_of(region: str) -> tuple[str, ...]:
-    """Returns the name scopes that mean a region, the inverse of :func:`region_of`."""
+    """Returns the name scopes that mark a region, the inverse of :func:`region_of`."""
     return tuple(scope for scope, name in _MARKERS.items() if name == region)[:1]
 
 

@@ -1,4 +1,4 @@
-"""From a policy to a :class:`~duotone.precision.resolved.Resolved`: once for a program.
+"""Resolves a policy into a :class:`~duotone.precision.resolved.Resolved`, once for each program.
 
 The stages take the result and never ask a policy. A front end checks names against its own
 operations first (:meth:`~duotone.policy.policy.Policy.check_names`).
@@ -23,7 +23,7 @@ from duotone.precision.ranges.measurements import Measurements
 from duotone.precision.resolved import Resolved
 
 Rename = Callable[[frozenset[str]], Iterable[str]]
-"""From the names in a list edit to the names in a front end's table."""
+"""Converts the names in a list edit to the names in a front end's table."""
 
 
 def resolve(
@@ -84,7 +84,7 @@ def edited_lists(
         policy: merged with the environment.
         half: the half type.
         entries: the rows of the front end's table.
-        rename: brings the names in list edits to those of the table.
+        rename: converts the names in list edits to those of the table.
     """
     added = {Kind(name): frozenset(rename(getattr(policy, f"{name}_add"))) for name in LISTS}
     removed = {Kind(name): frozenset(rename(getattr(policy, f"{name}_remove"))) for name in LISTS}
@@ -101,7 +101,7 @@ _IN_HALF = "adds up segments in half, as the policy asks (segment_sums='half')"
 def _added_in_half(entry: Entry) -> Entry:
     """Returns the row of an operation that adds into positions, which follows its operands.
 
-    It is not an edit of the user's, so safety rules may still deny the operation.
+    This is not an edit by the user, so safety rules may still deny the operation.
     """
     if entry.kind is not Kind.DENY or Trait.ADDS_INTO not in entry.traits:
         return entry

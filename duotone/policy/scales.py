@@ -1,6 +1,6 @@
-"""The numbers of a loss scale, checked; each error names a remedy.
+"""Checks the numbers of a loss scale. Each error names a remedy.
 
-This module needs no JAX: TensorFlow's optimizers take the same numbers.
+This module does not import JAX, since TensorFlow's optimizers use it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The environment variables that switch mixed precision on without a change of the source.
+"""The environment variables that switch mixed precision on without changes to the source.
 
 TensorFlow's containers had one switch for both parts and one for each::
 
@@ -6,13 +6,13 @@ TensorFlow's containers had one switch for both parts and one for each::
     TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE    rewriting
     TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING     loss scaling
 
-Each has a duotone name that wins over it, and a part's own variable wins over the one for both::
+Each has a duotone name, which overrides it, and a part's own variable overrides the one for both::
 
     part = first that is set of:  DUOTONE_ENABLE_<part>, DUOTONE_ENABLE,
                                   TF_ENABLE_AUTO_MIXED_PRECISION_<part>,
                                   TF_ENABLE_AUTO_MIXED_PRECISION
 
-``DUOTONE_DTYPE`` says in which half type, ``DUOTONE_LOSS_SCALE`` with which loss scale.
+``DUOTONE_DTYPE`` sets the half type, and ``DUOTONE_LOSS_SCALE`` the loss scale.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOSS_SCALE_TAKES = "dynamic, none or a number from 2**-126 to 2**126 (empty: dy
 
 
 class SwitchVariable(NamedTuple):
-    """One row of the table in ``docs/environment.md``: the names and what they switch on."""
+    """One row of the table in ``docs/environment.md``: variables and what they switch on."""
 
     original: str | None
     duotone: str
@@ -76,11 +76,11 @@ class Switches(NamedTuple):
     """The switches of the environment.
 
     Attributes:
-        rewrite: Whether programs are rewritten.
-        loss_scaling: Whether losses are scaled.
+        rewrite: True if programs are rewritten.
+        loss_scaling: True if losses are scaled.
         dtype: The half type, or None to ask the device; float32 switches both parts off.
-        found: Whether any of the on/off variables is set at all.
-        loss_scale: ``"dynamic"``, a number, or None for no scaling; counts where losses are scaled.
+        found: True if any of the on/off variables is set.
+        loss_scale: ``"dynamic"``, a number, or None for no scaling. Used if losses are scaled.
     """
 
     rewrite: bool
@@ -97,7 +97,7 @@ def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
         environ: Variable names and values.
 
     Raises:
-        EnvironmentVariableError: A variable that is read holds a value it does not take.
+        EnvironmentVariableError: A variable that is read has a value it does not accept.
 
     Example:
         >>> read_switches({"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "DUOTONE_DTYPE": "float16"})

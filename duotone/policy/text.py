@@ -1,4 +1,4 @@
-"""Describes a policy in words, for logs and :meth:`duotone.Policy.describe`."""
+"""Describes a policy in words, for logs and for :meth:`duotone.Policy.describe`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from duotone.errors import plural
 
 VARIABLE, FILE = "environment variable ", "policy file "
-"""Beginnings of the sources of settings that come from outside."""
+"""The prefixes of sources outside the code: the environment and policy files."""
 
 
 def described(fields: Mapping[str, Any], lists: Sequence[str], sources: Iterable[str]) -> str:

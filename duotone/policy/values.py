@@ -1,6 +1,6 @@
-"""The values that a policy's fields take: each checked, and brought to its one form.
+"""Checks the values of a policy's fields, and converts each to its normal form.
 
-Every message names the field as the user wrote it, and what it takes.
+Every message names the field as the user wrote it, and the values that it accepts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from duotone.policy.environment import REDUCE_DTYPES, folder_problem
 from duotone.precision.removable import REMOVABLE
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
-"""Name patterns and bounds, as a policy keeps them."""
+"""Name patterns and bounds, as a policy stores them."""
 
 
 class Names(Protocol):
     """Several names: a list, tuple or set of strings. A type checker flags a single string.
 
-    Of a string ``3 in "abc"`` is an error, so its ``__contains__`` takes no object.
+    The ``__contains__`` of a string takes only strings, so ``str`` does not fit this protocol.
     """
 
     def __contains__(self, name: object, /) -> bool:
@@ -40,7 +40,7 @@ class Names(Protocol):
 
 
 class Origin(NamedTuple):
-    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
+    """The source of an entry of a field (``""`` for a scalar field). Only error messages use it."""
 
     field: str
     entry: str
@@ -48,7 +48,7 @@ class Origin(NamedTuple):
 
 
 def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
-    """Raises if one of some names is not a field, with the field that was probably meant."""
+    """Raises if a name is not a field, and suggests the field that was probably meant."""
     known = list(fields)
     for name in names:
         if name not in known:
@@ -58,7 +58,7 @@ def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...], *, none: bool) -> None:
-    """Raises unless a field is one of the words that it takes, or None where it takes that."""
+    """Raises unless a field is one of the words that it accepts, or None if it accepts that."""
     if value is None and none:
         return
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
@@ -78,7 +78,7 @@ def check_boolean(field: str, value: object, *, none: bool = False) -> None:
 
 
 HEAL_AFTER = 3
-"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is not a reason to."""
+"""The overflows in a row after which ``heal=True`` acts. One bad batch is not a reason to act."""
 
 
 def heal_after(value: object) -> int:
@@ -137,7 +137,7 @@ def strings(field: str, value: object) -> tuple[str, ...]:
 
 
 def removed(field: str, value: object) -> frozenset[str]:
-    """Returns the names to switch off; an unknown name is an error that suggests the closest."""
+    """Returns the names to switch off; the error for an unknown name suggests the closest one."""
     entries, known = strings(field, value), REMOVABLE[field]
     for entry in entries:
         if entry not in known:
@@ -224,4 +224,4 @@ ONE_FORM: Mapping[str, Callable[[Any], Any]] = {
     "calibration": calibrations,
     "log_path": folder,
 }
-"""By field: what checks a value and gives its one form."""
+"""For each field, the function that checks a value and returns its normal form."""

@@ -47,7 +47,8 @@ class Joined:
     def makers(self, position: int, call: Node) -> tuple[int, ...]:
         """Returns the operations that make one result of a call of the program.
 
-        They are those of all results if the call has others, since duotone wrapped the program.
+        If duotone wrapped the program, so that the call has other results, it returns the
+        operations of all results.
         """
         if len(self.leaving) == len(call.outputs):
             return self.leaving[position]
@@ -298,9 +299,9 @@ class _Numbers:
             count += len(own)
 
     def makers(self, values: Sequence[int]) -> tuple[int, ...]:
-        """Returns the operations that make some values; what is not in the record is passed over.
+        """Returns the operations that make some values, and skips those that are not in the record.
 
-        Of a program inside, only operations count that make the results that are read.
+        Inside a nested program it returns only the operations that make the results that are read.
         """
         found: dict[int, None] = {}
         seen: set[int] = set()

@@ -22,7 +22,7 @@ def maker_of(graph: Graph, value: int) -> str:
 
 
 def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
-    """Returns the operations that make some values; structural nodes are passed over."""
+    """Returns the operations that make some values, and skips structural nodes."""
     found: dict[int, None] = {}
     seen: set[int] = set()
     waiting = list(values)[::-1]
@@ -40,10 +40,10 @@ def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
 
 
 def filled_of(graph: Graph, node: Node) -> float:
-    """Returns the products of a convolution with zeros in a dilated operand, over the others.
+    """Returns the products of a dilated convolution with its zeros, over those without them.
 
-    A gradient has none: libraries have a form for that of a filter, and for that of an image, which
-    reads a reversed filter.
+    The result is 1 for gradients, since libraries have a form for the gradient of a filter and for
+    that of an image, which reads a reversed filter.
     """
     reversed_ = (Trait.REVERSES in graph.nodes[i].traits for i in makers(graph, node.inputs))
     filled = node.attributes.get("filled", 1.0)

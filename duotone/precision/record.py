@@ -55,7 +55,7 @@ class OperationRecord:
         bytes_full: operands and results in the original program, all runs.
         casts: casts made for it (shared ones count for their first reader).
         reads: indices of the operations whose results it reads; nodes that only carry a value into
-            or out of a nested program are passed over.
+            or out of a nested program are skipped.
         optimizations: each optimization in effect (``docs/optimizations.md`` lists them): its name
             and what it does here.
         rewritten: whether it belongs to a program inside the explained function that duotone

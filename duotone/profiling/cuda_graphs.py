@@ -23,7 +23,7 @@ from duotone.profiling.trace_events import EventKind, Trace
 _GRAPH = re.compile(r"command_buffer(_\d+)?")
 _LAUNCHED_ONE_BY_ONE = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 _REPORTED = 0.01
-"""The share of the time in graphs from which a note says so."""
+"""The least share of the time in graphs that gives a note."""
 
 
 def name_kernels(
@@ -64,7 +64,7 @@ def _is_in_graph(kind: EventKind, facts: Mapping[int, Facts]) -> bool:
 
 
 def _kernels_of(known: Facts) -> dict[str, Fact]:
-    """Returns the facts by the name of XLA's kernel, without what equal operations differ in."""
+    """Returns the facts that equal operations have in common, by the name of XLA's kernel."""
     return {
         re.sub(r"\W", "_", name): dataclasses.replace(fact, scope="", source="")
         for name, fact in known.items()

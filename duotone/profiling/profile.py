@@ -91,8 +91,8 @@ class Profile(Viewed):
             jax.profiler.start_trace(self.folder, profiler_options=options)
         except RuntimeError as error:
             raise TraceError(
-                f"JAX takes no profile now ({error}): it takes one at a time. End the other one, "
-                "jax.profiler.trace or start_trace, first."
+                f"JAX cannot start a profile now ({error}): it takes one at a time. End the other "
+                "one, jax.profiler.trace or start_trace, first."
             ) from error
         self._begun = True
 

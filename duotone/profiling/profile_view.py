@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from duotone.comparing.comparison_view import duration
+from duotone.errors import plural
 from duotone.ops.entries import names_with
 from duotone.ops.jax import TRAITS
 from duotone.ops.traits import Trait
@@ -55,9 +56,9 @@ class ProfileView(Lines):
                 )
         if self._folder is not None:
             yield ""
-            yield f"all of it: {self._folder}/profile.json, profile.sqlite and *.csv"
+            yield f"all tables: {self._folder}/profile.json, profile.sqlite and *.csv"
             if record.summary.platform:
-                yield f"its trace: tensorboard --logdir {self._folder}"
+                yield f"the trace: tensorboard --logdir {self._folder}"
 
 
 def _summary(record: ProfileRecord) -> Iterator[str]:
@@ -69,15 +70,16 @@ def _summary(record: ProfileRecord) -> Iterator[str]:
     yield f"profile: {seen.platform}, {devices} ({seen.versions or 'versions not known'})"
     by = f" by {seen.key_node}" if seen.key_node else ""
     yield f"{'iterations':<14}{seen.counted} of {seen.iterations} counted{by}"
-    yield f"{'wall':<14}{duration(seen.wall_seconds)} an iteration"
+    yield f"{'wall':<14}{duration(seen.wall_seconds)} per iteration"
     yield f"{'device idle':<14}{seen.idle:.1%}"
     if seen.platform == "GPU":
         yield f"{'Tensor Cores':<14}{_efficiency(record)}"
     if seen.flops and seen.wall_seconds:
         rate = amount(seen.flops / seen.wall_seconds, "FLOP/s")
-        yield f"{'dots':<14}{amount(seen.flops, 'FLOP')} an iteration and device, {rate}"
+        yield f"{'dots':<14}{amount(seen.flops, 'FLOP')} per iteration and device, {rate}"
     if seen.compilations:
-        yield f"{'compiled':<14}{seen.compilations} times, {duration(seen.compile_seconds)}"
+        times = plural(seen.compilations, "time")
+        yield f"{'compiled':<14}{times}, {duration(seen.compile_seconds)}"
 
 
 def _efficiency(record: ProfileRecord) -> str:

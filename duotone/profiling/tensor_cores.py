@@ -8,9 +8,9 @@ a kernel decides. These names mean Tensor Cores::
     the library's engine       …xmma…tensor16x8x16…, cutlass…tensorop…, nvjet_… (cuBLAS)
     fused attention            …fmha…, …flash…
 
-These mean none: ``sgemm``, ``ffma`` (also in ``xmma`` names), ``simt``, ``winograd``, ``gemv``,
-``implicit_convolve_sgemm``. Names of XLA's own kernels do not tell. A Triton kernel uses Tensor
-Cores if they support the dtype of its dot; other kernels of XLA do not use them.
+These names mean none: ``sgemm``, ``ffma`` (also in ``xmma`` names), ``simt``, ``winograd``,
+``gemv``, ``implicit_convolve_sgemm``. The names of XLA's own kernels do not show it. A Triton
+kernel uses Tensor Cores if they support the dtype of its dot; other kernels of XLA do not use them.
 
 References:
     NVIDIA, *DLProf User Guide*; PyProf, ``pyprof/prof/tc.py``; xprof,

@@ -6,8 +6,8 @@ These steps find the key operation, unless the user names it::
                repeatedly or have a loop
     runs       how often its operations outside of loops ran; if that is once, look into the loop
                that takes the most time, and repeat. Equal operations may share a kernel, which then
-               runs several times in an iteration: the number that most others are multiples of
-               counts
+               runs several times in an iteration, so this takes the number that most others are
+               multiples of
     key        the first operation that ran this often
 
 An iteration lasts from one start of the key operation to the next, so it includes the wait before
@@ -33,9 +33,9 @@ from duotone.profiling.programs import Fact, Facts
 from duotone.profiling.trace_events import EventKind, Trace
 
 _WARMS_UP = 3
-"""From this number of iterations on, the first is left out."""
+"""The least number of iterations of which the first is left out."""
 _FREQUENT = 0.25
-"""A number of runs is frequent from this share of the most frequent one."""
+"""A number of runs is frequent if it has at least this share of the most frequent one's count."""
 _NAMED = 8
 """The most operations that a note names."""
 
@@ -191,7 +191,7 @@ def _times(
 def _common(runs: Iterable[int]) -> int:
     """Returns the frequent number of runs that most numbers are multiples of; 1 if there is none.
 
-    Of equally good numbers it is the most frequent one.
+    If several numbers qualify equally, it returns the most frequent one.
     """
     often = Counter(runs)
     least = max(often.values(), default=0) * _FREQUENT

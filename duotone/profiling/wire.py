@@ -128,7 +128,7 @@ def planes(data: Buffer) -> Iterator[Plane]:
         Each plane, in the file's order.
 
     Raises:
-        WireError: the bytes are not trace.
+        WireError: the bytes are not a trace.
     """
     read = 0
     for field in fields(data, 0, len(data)):

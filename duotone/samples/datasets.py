@@ -67,7 +67,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     if len(content) - head != math.prod(shape):
         raise ArgumentError(
             f"{found[0]} should hold {math.prod(shape)} bytes after its head ({shape}) and holds "
-            f"{len(content) - head}: copy it anew."
+            f"{len(content) - head}: copy it again."
         )
     return np.frombuffer(content[head:], np.uint8).reshape(shape)
 
@@ -98,7 +98,7 @@ def _read_rows(folder: Path, pattern: str) -> tuple[np.ndarray, np.ndarray]:
         content = np.fromfile(file, np.uint8)
         if not content.size or content.size % _CIFAR_ROW:
             raise ArgumentError(
-                f"{file} has {content.size} bytes, no multiple of {_CIFAR_ROW}: copy it anew."
+                f"{file} has {content.size} bytes, not a multiple of {_CIFAR_ROW}: copy it again."
             )
         rows.append(content.reshape(-1, _CIFAR_ROW))
         if rows[-1][:, 0].max() > 9:

@@ -36,7 +36,7 @@ def apply(graph: GraphDef, facts: Facts, allow: Collection[int]) -> tuple[CastNo
         The casts that were added.
 
     Raises:
-        GraphDefError: see the module.
+        GraphDefError: a unit that is to become half has a fixed type, or a constant is damaged.
     """
     units = facts.units
     names = set(units.index)

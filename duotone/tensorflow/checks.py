@@ -121,7 +121,7 @@ def _check_body(nodes: Sequence[NodeDef], arguments: Collection[str], where: str
 
 
 def _check_cycles(nodes: Sequence[NodeDef], reads: list[list[int]], where: str) -> None:
-    """Raises if what is left of a graph without its loop ends has a cycle."""
+    """Raises if a graph without its loop ends has a cycle."""
     readers: list[list[int]] = [[] for _ in nodes]
     open_inputs = [0] * len(nodes)
     for reader, sources in enumerate(reads):

@@ -30,9 +30,9 @@ def compare(
 ) -> Difference:
     """Runs two graphs or SavedModels in TensorFlow and tells where they first differ.
 
-    Variables become constants and calls of functions their nodes. Of a SavedModel the signature
-    ``serving_default`` runs, or the first by name; of a graph, its placeholders are the inputs and
-    the nodes that nothing reads the results.
+    Variables become constants, and calls of functions are inlined. A SavedModel runs its signature
+    ``serving_default``, or the first by name if it has none of this name. The inputs of a graph are
+    its placeholders, and its results are the nodes that nothing reads.
 
     Args:
         first: the path of a GraphDef or of a SavedModel folder: the reference.

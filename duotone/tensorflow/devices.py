@@ -1,4 +1,4 @@
-"""Devices: on which device a node would run, read from its device string as TensorFlow reads it.
+"""Devices: finds the device on which a node would run, from its device string, as TensorFlow does.
 
 ::
 
@@ -99,7 +99,7 @@ GAINS: Mapping[DeviceType, Profitability] = MappingProxyType(
 
 Measured in TensorFlow 2.21 on a CPU with AVX512-BF16 (``benchmarks/NOTES.md``, "TensorFlow on
 CPUs"): products of 4 MFLOP take 1.1 of float32's time and those of 8 MFLOP 0.8, convolutions by
-windows of one element pay off from 40 FLOP per element on, and depthwise ones never do.
+windows of one element gain from 40 FLOP per element on, and depthwise ones never gain.
 """
 
 WANTED = {"float16": "gpu", "bfloat16": "cpu"}

@@ -1,4 +1,4 @@
-"""Figures: how large a graph is, how much of it is half, and which bytes its nodes move.
+"""Figures: the size of a graph, its share in half, and the bytes that its nodes move.
 
 Bytes are those of operands and results as a node reads and writes them, in the types that the graph
 has. They are an upper bound, since TensorFlow fuses some nodes and reuses buffers. A multiply-add
@@ -123,7 +123,7 @@ def _bodies(graph: GraphDef, function: str) -> Iterator[tuple[Sequence[NodeDef],
 
 
 def _neutral(graph: GraphDef, find: FindOp) -> Graph:
-    """Returns a graph of which nothing is to be rewritten."""
+    """Returns a graph that is only counted, not rewritten."""
     policy, half = Policy(), HALF_TYPES["bfloat16"]
     resolved = resolve(policy, half, edited_lists(policy, half, ENTRIES))
     units = make_units(graph, find)

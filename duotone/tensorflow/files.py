@@ -1,4 +1,4 @@
-"""Files of TensorFlow graphs: recognizes, reads and writes them.
+"""Recognizes, reads and writes the files of TensorFlow graphs.
 
 ::
 
@@ -93,7 +93,7 @@ def read(path: str | Path) -> GraphFile:
         Its graphs.
 
     Raises:
-        GraphDefError: see the module.
+        GraphDefError: the path does not exist, or is not a graph that can be read.
     """
     path = Path(path)
     file = find_saved_model(path) if path.is_dir() else path
@@ -117,7 +117,7 @@ def read_graph(path: str | Path) -> GraphDef:
         The GraphDef.
 
     Raises:
-        GraphDefError: see the module.
+        GraphDefError: the path does not exist, or is not a graph that can be read.
     """
     return read(path).graphs()[0]
 
@@ -131,8 +131,8 @@ def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> N
         overwrite: whether another file that is there may be replaced.
 
     Raises:
-        GraphDefError: the path cannot be written to, is what was read, or is another file and
-            ``overwrite`` is false.
+        GraphDefError: the path cannot be written to, is the file that was read, or is another file
+            and ``overwrite`` is false.
     """
     try:
         with explained(path):
@@ -162,7 +162,7 @@ def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> N
 def write(
     path: str | Path, message: Any, source: GraphFile | None = None, *, overwrite: bool = False
 ) -> None:
-    """Writes a graph whole, or leaves what was there; equal graphs give equal bytes.
+    """Writes a graph atomically; equal graphs give equal bytes.
 
     Args:
         path: the path of the file; for a SavedModel folder, of a folder that does not exist.
@@ -211,7 +211,7 @@ def _bytes_of(file: Path) -> bytes:
         if size > LARGEST:
             raise GraphDefError(
                 f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is not "
-                "a graph. Large weights belong into the variables of a SavedModel."
+                "a graph. Large weights belong in the variables of a SavedModel."
             )
         content = file.read_bytes()
     except OSError as error:

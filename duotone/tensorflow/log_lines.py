@@ -5,9 +5,10 @@
     nodes that are not processed, ops that change      lists of tensors, once for each of their ops
     each pass, and what it painted when it did so      the final pass: types, ports, casts
 
-Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the
-types of one node and what is walked to from them, the ports of one type, the ops of one list.
-A minimum cut, which TensorFlow does not have, adds a separate part.
+The lines and their order are TensorFlow's. The exception is an order that TensorFlow takes from a
+hash table: that of functions, of the types of one node and the nodes reached from them, of the
+ports of one type, and of the ops on one list. A minimum cut, which TensorFlow does not have, adds a
+separate part.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def cast_elements(
 
 
 class _Variables:
-    """Which choice each unit takes part in.
+    """The variables of the minimum cut, and the variable of each unit.
 
     Attributes:
         count: the number of all variables, given precisions included.
@@ -191,8 +191,8 @@ def _loops(facts: Facts) -> list[list[int]]:
 
 def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:
     """Returns, for each variable, whether it is half."""
-    # Of several cheapest labellings, the cut returns the one with the fewest "half" labels. The one
-    # with the most half units is wanted here, so "half" and "full" are swapped.
+    # If several labellings are cheapest, the cut returns the one with the fewest "half" labels. We
+    # want the one with the most half units, so "half" and "full" are swapped.
     labels = Labelling(variables.count)
     units = facts.units
     total = 1

@@ -38,7 +38,7 @@ def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
     """Paints the units by duotone's rules.
 
     Args:
-        facts: the units and what is known of them.
+        facts: the units and their properties.
         measured: the ranges that calibration found, by port.
 
     Returns:

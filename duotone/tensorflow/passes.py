@@ -15,9 +15,9 @@
     7  NextIteration and Merge agree; existing casts to float32 become casts to half
 
 ``duotone/precision/painters/tensorflow_passes.py`` has the same passes for any numerical program.
-Here a unit is a type and not an operation, deny also runs through integers and preserved nodes, a
-precision depends on kernels and devices, and a precision once given is taken back (6, 7): sharing
-more than the walk would bend that painter.
+The two share only the walk. Here a unit is a type and not an operation, deny also runs through
+integers and preserved nodes, a precision depends on kernels and devices, and a later pass may undo
+a precision (6, 7).
 
 References:
     TensorFlow, ``tensorflow/core/grappler/optimizers/auto_mixed_precision.cc``, version 2.21.
@@ -43,7 +43,7 @@ class Reason(NamedTuple):
 
     Attributes:
         rule: the name of the rule.
-        words: for people.
+        words: the rule in words.
     """
 
     rule: str

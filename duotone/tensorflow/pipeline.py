@@ -1,4 +1,4 @@
-"""From a GraphDef to the rewritten one.
+"""Rewrites a GraphDef.
 
 duotone's painter reads the units into a neutral graph, and the pipeline of all front ends decides.
 TensorFlow's painter runs the passes of the original on the units themselves, which are finer than
@@ -74,7 +74,7 @@ _NOT_FOR_GRAPHS = (
     "segment_sums",
     "heal",
 )
-"""Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
+"""Fields without a meaning for a GraphDef: an error in code, and ignored in the environment."""
 NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})
 _SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
 logger = logging.getLogger("duotone")
@@ -113,7 +113,7 @@ def rewrite(
     compiled: bool = False,
     measured: Mapping[str, Measured] = NO_MEASUREMENTS,
 ) -> RewriteResult:
-    """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
+    """Rewrites a TensorFlow graph to mixed precision; TensorFlow need not be installed.
 
     Args:
         graph_def: a ``GraphDef``; it is not changed.
@@ -126,8 +126,8 @@ def rewrite(
             TensorFlow's deny rules. With ``None``, the policy's painter is used.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
-            a function's nodes with or without ``function/`` before them), where to write what was
-            done; the environment is merged into it.
+            a function's nodes with or without ``function/`` before them), and the folder for dumps.
+            The environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
         compiled: XLA compiles the graph (``jit_compile=True``), so that casts cost nothing by
@@ -136,7 +136,7 @@ def rewrite(
             :func:`duotone.tensorflow.calibrate`. Values that do not fit half stay float32.
 
     Returns:
-        The rewritten copy and a record of what was done.
+        The rewritten copy, and a record of all decisions.
 
     Raises:
         ArgumentError: a dtype or painter that does not exist.
@@ -295,7 +295,7 @@ def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
 
 
 def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
-    """Says which half operations duotone's safety rules would keep float32."""
+    """Logs the half operations that duotone's safety rules would keep float32."""
     found = {**result.unsafe}
     for name, function in result.functions.items():
         found |= {f"{name}/{node}": words for node, words in function.unsafe.items()}

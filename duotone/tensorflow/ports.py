@@ -12,9 +12,9 @@ from duotone.tensorflow.shapes import Shape, Shapes, count_elements
 from duotone.tensorflow.units import Units
 
 ELEMENTS = -1
-"""The port of what a writer puts into a list of tensors."""
+"""The port of the elements that a writer puts into a list of tensors."""
 INITIAL = -2
-"""The port of what a loop's first iteration gets as an argument."""
+"""The port of the argument that a loop's first iteration gets."""
 _ELEMENTWISE = frozenset(
     {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES, Trait.BOUNDS, Trait.ACTIVATION}
 )

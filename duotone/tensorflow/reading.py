@@ -13,8 +13,8 @@ a writer of a list of tensors      has one more result: the elements that it put
 a reader of a list of tensors      reads the elements that all writers of the list put into it
 =================================  ============================================================
 
-What an op without results reads is a result of the graph, and so is what it writes to a variable.
-Functions are graphs of their own, so a node that calls one keeps its types.
+The operands of an op without results are results of the graph, and so is a value that it writes to
+a variable. Functions are graphs of their own, so a node that calls one keeps its types.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Loaded:
     def values(self) -> dict[str, Tensor]:
         """The float tensors that a node reads and a session can return, by name, in order.
 
-        Those of the branches of a ``Switch`` are left out: one of the branches does not run.
+        Tensors in the branches of a ``Switch`` are left out, since only one of the branches runs.
         """
         conditional = _conditional(self.graph)
         return {

@@ -68,8 +68,8 @@ new_saved_model: Any = _make_class()
 def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the nodes that users of a MetaGraphDef name, which a rewrite must keep.
 
-    Outputs and inputs of the signatures; what saving and restoring uses; the nodes of its
-    collections (a training operation, losses, initializers).
+    These are the outputs and inputs of the signatures, the nodes for saving and restoring, and the
+    nodes of the collections (a training operation, losses, initializers).
 
     Args:
         meta_graph: a MetaGraphDef.

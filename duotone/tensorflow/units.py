@@ -127,7 +127,7 @@ def make_units(graph: GraphDef, find_op: FindOp) -> Units:
         Its units.
 
     Raises:
-        GraphDefError: see the module.
+        GraphDefError: the graph is damaged or has ops that TensorFlow 2.21 lacks.
     """
     nodes = list(graph.node)
     count = len(nodes)

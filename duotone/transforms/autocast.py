@@ -211,7 +211,7 @@ def _recorded_settings(
     if record.cast and (half is None or half.name != record.dtype):
         raise ArgumentError(
             f"autocast: dtype is {jax.numpy.dtype(dtype).name} and weights were cast to "
-            f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
+            f"{record.dtype}; leave dtype out, or cast the float32 weights again"
         )
     return dtype, False, policy
 
@@ -359,8 +359,8 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
         half = half_named(name, dtype)
         if half is None:  # None would mean "ask the device" to the caller
             raise ArgumentError(
-                f"{name}: dtype is float32, which switches mixed precision off, and cannot here; "
-                "leave the call out, or pass float16, bfloat16 or None (asks the device)"
+                f"{name}: dtype is float32, which would switch mixed precision off; leave the call "
+                "out, or pass float16, bfloat16 or None (asks the device)"
             )
         return half.name
     half = fast_half((policy or Policy()).merged_with_environment())

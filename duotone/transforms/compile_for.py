@@ -1,6 +1,6 @@
 """``duotone.compile_for`` compiles a function for a device that need not be present.
 
-The steps: find the target, trace and lower for it, compile, read the program, count.
+The steps are: find the target, trace and lower for it, compile, read the program, count.
 """
 
 from __future__ import annotations

@@ -203,8 +203,9 @@ class FunctionSettings:
         if any(type(leaf).__name__ == "KerasTensor" for leaf in jax.tree.leaves((args, kwargs))):
             raise ArgumentTypeError(
                 f"{self.name} is switched off, and an argument is a KerasTensor: the model will "
-                "call the layer itself, which is not. Write `with duotone.keep_full():` in the "
-                "layer's call, or name the layer: duotone.Policy(keep_full=['*/NAME/*'])."
+                "call the layer itself, which is not switched off. Write `with "
+                "duotone.keep_full():` in the layer's call, or name the layer: "
+                "duotone.Policy(keep_full=['*/NAME/*'])."
             )
         with switched_off():
             return self._plain(args, kwargs)
@@ -249,7 +250,7 @@ _LINES: set[str] = set()
 
 
 def _log_once(name: str, painted: PaintedProgram, hear: Callable[[str], None] | None) -> None:
-    """Logs a summary of a painting unless the same line was logged before; an observer hears it."""
+    """Logs a summary of a painting, unless it was logged before, and passes it to the observer."""
     line = first_line(
         name,
         painted.built.graph,
@@ -313,7 +314,7 @@ def half_of_device(policy: Policy, name: str) -> HalfType | None:
     if half is None:
         logger.warning(
             "%s: not rewritten, half is not faster here: %s. "
-            "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
+            "Policy(ignore_performance=True) or dtype=... rewrites it anyway.",
             name,
             current_choice().reason,
         )

@@ -41,8 +41,8 @@ def level(environ: Mapping[str, str]) -> tuple[bool, bool, bool]:
         environ: variable names and values.
 
     Returns:
-        Whether to push ranges, whether to name shapes in them, and whether a variable asks for
-        them explicitly.
+        Three booleans: push ranges; put shapes into their names; a variable asks for ranges
+        explicitly.
 
     Raises:
         EnvironmentVariableError: a variable holds a value that it does not take.

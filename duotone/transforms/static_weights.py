@@ -104,7 +104,7 @@ class Weights:
             weights: the weights, or a :class:`CastParams`.
 
         Raises:
-            ArgumentTypeError: a leaf is a shape, or an array only by conversion.
+            ArgumentTypeError: a leaf is a shape, or would become an array only by conversion.
             ArgumentError: there is no array.
         """
         self.record = weights if isinstance(weights, CastParams) else None

@@ -160,7 +160,7 @@ def test_data_that_are_not_finite_pin_nothing(caplog: Any) -> None:
     training = Training(loss_with(same))
     training.run(14, X.at[0, 0].set(jnp.nan))
     (line,) = said(caplog)
-    assert "the arguments of the step hold NaN or infinity: " in line
+    assert "the arguments of the step contain NaN or infinity: " in line
     assert "Nothing is kept full for it." in line
     assert training.opt.pins == ()
     assert training.traces <= 6  # looks are farther and farther apart

@@ -104,7 +104,7 @@ def test_a_script_whose_processes_do_the_work(tmp_path: Path) -> None:
     done = profiled(tmp_path, source, "train.py")
     assert done.returncode == 0, done.stderr
     told = " ".join(done.stderr.split())
-    assert "the script started a process; what JAX did there is not in this profile" in told
+    assert "the script started a process; the profile does not include the work there" in told
     assert "JAX compiled nothing in this process, so that nothing was profiled" in told
     assert len(written(tmp_path / "duotone-profile")["notes"]) == 2
 

@@ -177,7 +177,6 @@ def test_help_says_what_need_not_be_installed(call):
 def test_help_has_examples(command, call):
     _, out, _ = call(command, "--help")
     assert f"duotone {command} " in out
-    assert all(name in out for name in TARGETS)
     assert "--dtype" in out
 
 
@@ -263,8 +262,9 @@ def test_devices():
     assert parse_device("v100") == Device("gpu", compute_capability=(7, 0))
     assert parse_device("v5e") == Device("tpu")
     for text in ("", "gpu:9", "gpu:a.b", "cpu:0", "cuda", "a100:8.0"):
-        with pytest.raises(ArgumentError, match="--device"):
+        with pytest.raises(ArgumentError, match="--device") as error:
             parse_device(text)
+        assert all(name in str(error.value) for name in TARGETS)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -168,7 +168,7 @@ def test_the_compiler_of_the_cpu_is_exact():
         assert (row.kernel_count, row.casts) == (cost.kernel_count, cost.casts)
         assert (row.speedup, row.fits, row.least_seconds) == (None, None, None)
         assert row.most_expensive == cost.largest(3)
-    assert "cpu: its speed is not known, so there is no time." in seen.notes
+    assert "cpu: no time, since its speed is not known." in seen.notes
 
 
 @pytest.mark.parametrize("target", ["h100", "v5e"])
@@ -192,7 +192,7 @@ def test_without_a_compiler_the_remedy_is_named(monkeypatch):
     seen = duotone.compare(step, W, X, targets=[target, "cpu"])
     assert [row.exact for row in seen.rows] == [False] * 3 + [True] * 3
     assert "h100: to compile, python -m pip install 'duotone[cuda]'" in seen.notes
-    assert any(note.startswith("h100: estimated, nothing was compiled") for note in seen.notes)
+    assert any(note.startswith("h100: estimated; nothing was compiled") for note in seen.notes)
     with pytest.raises(MissingExtraError, match=r"duotone\[cuda\]"):
         duotone.compare(step, W, X, targets=target, exact=True)
 

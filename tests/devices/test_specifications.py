@@ -1,6 +1,7 @@
 """The table of devices, and what XLA gets of them."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,11 @@ def test_the_half_type_is_the_one_that_autocast_chooses(target):
     device = target.device()
     chosen = choose_half(device.platform, compute_capability=device.compute_capability)
     assert chosen.dtype == target.half
+
+
+def test_a_page_lists_every_target():
+    page = (Path(__file__).parents[2] / "docs/targets.md").read_text(encoding="utf-8")
+    assert [name for name in TARGETS if f"| `{name}` |" not in page] == []
 
 
 def test_every_gpu_has_one_description():

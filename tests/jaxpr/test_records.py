@@ -208,8 +208,8 @@ def test_the_dtype_inside_is_the_one_of_the_record() -> None:
 
 def test_it_says_which_operations_run_as_shown() -> None:
     f = duotone.autocast(loss, dtype="float16")
-    assert "in functions that duotone rewrote already" in str(explain(lambda w: f(w, X), W))
-    assert "rewrote already" not in str(explain(f, W, X))
+    assert "in functions that duotone had already rewritten" in str(explain(lambda w: f(w, X), W))
+    assert "already rewritten" not in str(explain(f, W, X))
 
 
 def test_weights_that_never_change_are_seen_too() -> None:

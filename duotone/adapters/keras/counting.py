@@ -1,8 +1,8 @@
-"""Counting: ``fit`` says that steps were skipped.
+"""Makes ``fit`` log that steps were skipped.
 
-Keras shows ``loss: nan`` and no more. The function that it makes of a training step is wrapped: of
-the variables that a call returns, the count of skipped steps is read after calls 1, 2, 4, 8, …,
-because reading waits for the device.
+Keras only shows ``loss: nan``. This module wraps the function that Keras makes of a training step.
+It reads the count of skipped steps from the returned variables after calls 1, 2, 4, 8, …, because
+reading waits for the device.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ PLAN = "_duotone_plan"
 
 
 class WrappedBase(abc.ABC):
-    """Base of the wrapped optimizer: how the models that have it are rewritten."""
+    """The base of the wrapped optimizer, which says how models that have it are rewritten."""
 
     last_finite: Any
     """Keras variable, ``bool[]``: whether the last step was taken."""

@@ -96,7 +96,7 @@ def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
     Args:
         dtype: checked.
         policy: checked.
-        what: is rewritten, for the log line where no half type is fast.
+        what: the thing that is rewritten, for the log line if no half type is fast.
 
     Returns:
         ``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are.

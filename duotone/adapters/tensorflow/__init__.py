@@ -4,7 +4,7 @@
 
     loss * scale ─ gradients ─ / scale ─ finite? ─ all replicas ─ update, or skip ─ new scale
 
-``rule`` is what the user asked for, ``settings`` all arguments and the process's switch,
+``rule`` has the requested loss scale, ``settings`` all arguments and the switch of the process,
 ``scaling`` the arithmetic, ``replicas`` the decision that all replicas share, ``statistics`` what a
 skipped step restores, ``fitting`` the hook into Keras' ``fit``, ``keras`` and ``v1`` the two
 optimizers, ``refusals`` the errors.

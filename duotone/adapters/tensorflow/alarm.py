@@ -1,4 +1,4 @@
-"""The warnings about a loss scale on TensorFlow, where ``compare_step`` is what helps."""
+"""The warnings about a loss scale on TensorFlow, which point to ``compare_step``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("duotone")
 
 
 class TensorFlowAlarm(StuckAlarm):
-    """Warns as on JAX, and names what helps on TensorFlow."""
+    """Warns as on JAX, and names the remedy on TensorFlow."""
 
     _REMEDIES = (
         "Look for NaN in the inputs and weights; train without duotone; read "

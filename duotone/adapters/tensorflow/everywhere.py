@@ -1,4 +1,4 @@
-"""Mixed precision for programs that say nothing of it: ``duotone run`` of a TensorFlow script.
+"""Mixed precision for TensorFlow programs that do not mention it, as in ``duotone run``.
 
 Each optimizer is wrapped as ``duotone.optimizer_from_environment`` wraps it: a Keras optimizer when
 a model is compiled with it, one of ``tf.compat.v1.train`` when it is asked to minimize a loss.

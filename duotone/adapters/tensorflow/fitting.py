@@ -109,7 +109,7 @@ def _statistics(model: Any) -> list[Any]:
 
 
 def _check_jit(model: Any) -> None:
-    """Raises an error where XLA compiles the step of a model and duotone cannot rewrite it."""
+    """Raises an error if XLA compiles the step of a model, so that duotone cannot rewrite it."""
     if switch.is_enabled() and model.jit_compile and (name := jit.missing()):
         raise TensorFlowError(
             f"model {model.name!r}: this TensorFlow has no {name}, so a training step that XLA "

@@ -23,7 +23,7 @@ from duotone.errors import ArgumentError
 def agreed(finite: Any, loss: Any = None) -> tuple[Any, Any]:
     """Returns whether the gradients of a replica are finite on every worker, and its loss.
 
-    Replicas of one process agree in :func:`take_or_skip`. Those of several workers agree here.
+    Replicas of one process agree in :func:`take_or_skip`, replicas of several workers here.
 
     Args:
         finite: ``bool[]``, of this replica.

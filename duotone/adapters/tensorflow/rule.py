@@ -31,7 +31,7 @@ class ScaleRule:
     Attributes:
         initial: the first scale.
         growth_interval: finite steps in a row after which it grows.
-        factor: by which it grows and shrinks.
+        factor: the factor by which it grows and shrinks.
         floor: the smallest scale.
         cap: the largest scale.
     """

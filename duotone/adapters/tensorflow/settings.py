@@ -93,8 +93,8 @@ class WrapSettings:
         names = {getattr(variable.dtype, "name", variable.dtype) for variable in variables}
         if self.half is not None and names and not any("float32" in name for name in names):
             logger.warning(
-                "the trained variables are %s, and duotone makes float32 operations %s: nothing "
-                "of their computation is rewritten. Make the model in float32.",
+                "the trained variables are %s, and duotone makes float32 operations %s: none of "
+                "their computation is rewritten. Make the model in float32.",
                 " and ".join(sorted(names)),
                 self.half,
             )
@@ -142,7 +142,7 @@ def _of_device(policy: Policy | None) -> str | None:
         return "bfloat16"
     logger.warning(
         "graphs are not rewritten, half is not faster here: %s. "
-        "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
+        "Policy(ignore_performance=True) or dtype=... rewrites them anyway.",
         choice.reason,
     )
     return None

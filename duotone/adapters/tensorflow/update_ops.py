@@ -1,13 +1,13 @@
 """Update ops: moving statistics in the graphs of TensorFlow 1.
 
-A program of TensorFlow 1 moves them in operations on which its training step depends::
+A program of TensorFlow 1 updates them in operations on which its training step depends::
 
     with tf.control_dependencies(tf.compat.v1.get_collection(tf.GraphKeys.UPDATE_OPS)):
         train = opt.minimize(loss)
 
-Such a program reads the variable in no particular order, so the value before the update is read by
-an operation on which the update depends. TensorFlow has no public function for that; if the private
-one is missing, skipped steps do not restore the statistics.
+Reads of a variable in such a program have no fixed order. So this module adds a read, and makes the
+update depend on it. TensorFlow has no public function for that. If the private one is missing,
+skipped steps do not restore the statistics.
 """
 
 from __future__ import annotations

@@ -178,7 +178,8 @@ class V1LossScaleOptimizer(_Base):
     def _finite_and_loss(self, pairs: Any) -> tuple[Any, Any]:
         """Returns whether a step is finite, and its loss if there is one.
 
-        It counts what ``compute_gradients`` found for these variables since their last step.
+        It takes into account every call of ``compute_gradients`` for these variables since their
+        last step.
         """
         keys = _keys(pairs)
         here = [found for found in self._computed if is_here(found.finite)]

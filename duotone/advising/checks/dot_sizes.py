@@ -94,7 +94,7 @@ def uneven(step: StepModel) -> Iterator[Finding]:
         yield step.finding(
             "tiles",
             f"{_in_words(most_expensive)}: {_listed(sizes)} "
-            f"{'is' if len(sizes) == 1 else 'are'} off the tiles of {step.target.name}",
+            f"{'does' if len(sizes) == 1 else 'do'} not fit the tiles of {step.target.name}",
             _padded_remedy(sizes, multiples, tiles),
             [most_expensive, *(o for o, *_ in members if o is not most_expensive)],
             cost,

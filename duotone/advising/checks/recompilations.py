@@ -8,7 +8,8 @@ from duotone.advising.advice import Finding
 from duotone.advising.step_model import StepModel
 
 FEW_PROGRAMS = 2
-"""How many programs of a jitted step are not finding: one for full batches, one for the last."""
+"""The number of programs of a jitted step that is no finding: one for full batches, one for the
+last."""
 _SHOWN = 3
 
 

@@ -21,10 +21,10 @@ def launches(step: StepModel) -> Iterator[Finding]:
         count = sum(kernel.runs for kernel, _ in step.kernels)
         yield step.finding(
             "launches",
-            f"the step is bound by the launches of its {count} kernels, which take less time than "
-            "their launches",
-            "raise the batch, or the work of one call (lax.scan over several steps in one program "
-            "saves the host's share); half saves nothing here",
+            f"the step spends most of its time on launching its {count} kernels: a launch takes "
+            "longer than a kernel",
+            "raise the batch, or run several steps in one call with lax.scan; half does not help "
+            "here",
             cost=step.launches,
         )
 

@@ -99,7 +99,7 @@ def _is_double(operation: OperationRecord) -> bool:
 
 
 def _narrowed(operation: OperationRecord, half: str) -> OperationRecord:
-    """Returns a float64 operation changed to float32, or to half if it is a dot."""
+    """Returns a float64 operation in float32, or in half if it is a dot."""
     narrow = dataclasses.replace(
         operation,
         dtype=FULL_DTYPE if operation.dtype == "float64" else operation.dtype,

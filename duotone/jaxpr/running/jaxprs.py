@@ -1,4 +1,4 @@
-"""Programs: made of equations that were traced already, called, named, and their types."""
+"""Builds, calls and names programs of equations that were traced already."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The ``jit`` functions that duotone makes, with compiler options where a program gains from them.
 
-Compiler options are part of a ``jit``, and which forms are fast depends on them, so whoever makes
-a ``jit`` decides before anything inside is painted. Every part of duotone that compiles a user's
-function makes it with :func:`own_jit`, which decides at the first call of each signature::
+Compiler options are part of a ``jit``, and the fastest forms depend on them, so the options must be
+chosen before anything inside is painted. Every part of duotone that compiles a user's function
+makes it with :func:`own_jit`, which decides at the first call of each signature::
 
     trace for a program without options
     is a convolution left in float32 there?   trace once more, for a program with options
@@ -129,14 +129,14 @@ def decided(make: Make[T], leaves: Sequence[Any], *, rewritten: bool = False) ->
     """Makes something from a program without options, or with them if they gain.
 
     Args:
-        make: takes whether the program has options, for which it paints it; ``None`` if this is
-            not to be decided, as inside of another trace. Returns the result, and a function that
+        make: takes whether the program has options, and paints it for this case; ``None`` inside of
+            another trace, which leaves nothing to decide. Returns the result, and a function that
             traces the program.
         leaves: the arguments of the program, flat.
         rewritten: whether the program is a rewritten one, not one that may contain some.
 
     Returns:
-        What ``make`` made of the better program.
+        The result of ``make`` for the better program.
     """
     if not may_have_options(leaves):
         return make(None)[0]
@@ -183,7 +183,7 @@ def _deciding() -> Iterator[None]:
 
 
 def when_decided(log: Callable[[], None]) -> None:
-    """Logs something about a painting, unless the program is made of another painting.
+    """Logs a line about a painting, unless the program is made from another painting.
 
     Args:
         log: logs it. It is called now if no decision about compiler options is under way.

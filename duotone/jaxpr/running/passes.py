@@ -23,10 +23,10 @@ class Passes:
     """The two passes of a differentiated program.
 
     Attributes:
-        forward: arguments to results, and to those residuals that are neither arguments nor
+        forward: maps arguments to results, and to those residuals that are neither arguments nor
             results.
         sources: each residual's position among arguments, results and these.
-        backward: residuals and cotangents (of the ``reached`` results) to the gradients with
+        backward: maps residuals and cotangents (of the ``reached`` results) to the gradients with
             respect to the differentiated arguments.
         reached: for each result, whether it depends on a differentiated argument.
         types: the types of the tangents of the ``reached`` results.
@@ -48,7 +48,7 @@ class Passes:
     def residuals(
         self, leaves: Sequence[Any], results: Sequence[Any], made: Sequence[Any]
     ) -> list[Any]:
-        """Returns the residuals, from the arguments and what ``forward`` returned."""
+        """Returns the residuals, from the arguments and the results of ``forward``."""
         arrays = [*leaves, *results, *made]
         return [arrays[source] for source in self.sources]
 
@@ -62,7 +62,7 @@ class Passes:
 
     @functools.cached_property
     def compiled_tangents(self) -> Callable[..., list[Any]]:
-        """Residuals and tangents to the tangents of the results, compiled."""
+        """Maps residuals and tangents to the tangents of the results, compiled."""
         return jax.jit(functools.partial(_calculate, passes=self))
 
 

@@ -1,10 +1,10 @@
-"""Casts before any call: which arguments that never change are best passed in half.
+"""Casts before any call: chooses the constant arguments that are best passed in half.
 
 In inference the weights are the same at every call. If all readers of a weight read it in half, the
 weight is cast once for all calls, and the program takes the half array. Operations that only move
 such weights (a slice for each iteration of a loop, a transposition, a row of an embedding) then
-move them in half as well. They may, since a cast commutes with them. They should, since a cast that
-is made once costs nothing however large its operand is.
+move them in half as well. This changes no result, since a cast commutes with them, and it costs
+next to nothing, since the cast runs only once.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Plan casts: where a painting needs a value in another precision than it is stored in.
+"""Plans casts: finds the values that are read in another precision than they are stored in.
 
 All readers of a value in one precision and body share one cast. A value that does not change inside
 a loop is cast once, before the loop. A body that takes its operands as they are stored (a branch, a
@@ -7,9 +7,9 @@ recomputed region) casts inside.
 XLA fuses a cast to float32 into the kernels around it, which sometimes costs memory traffic:
 
 - If several operations widen the half result of a dot or a copy, or an operand of dots, XLA widens
-  it once and writes the float32 array for all of them (:data:`MATERIALIZE_WIDENED`). The result of
-  a gather is no such value: each reader's kernel gathers for itself, and a barrier would only write
-  it.
+  it once and writes the float32 array for all of them (:data:`MATERIALIZE_WIDENED`). This excludes
+  the result of a gather: each reader's kernel gathers for itself, and a barrier would only force a
+  write.
 - If dots read a value in half, sums read it in full (the gradient of a bias), and it is put
   together from parts (the gradient of slices: padded and added), XLA removes the rounding for the
   sum, so it puts the parts together twice (:data:`MATERIALIZE_PARTS`).

@@ -1,15 +1,15 @@
 """Gradients that devices sum up, and the dtype of the sum (``Policy(reduce_dtype=...)``).
 
-A program itself decides about two kinds of reduction:
+This module decides about two kinds of reductions in a program:
 
-* The program contains it (``psum``, ``pmean``, ``psum_scatter`` inside ``shard_map``). Then its
-  operand is cast. Among the reduced values, gradients are the arrays that lead to no dot: sums of
-  activations lead to dots, losses and counts are single numbers.
-* The compiler adds it after a dot whose contracted axis is sharded over devices. It sums up the
-  result of the dot as the dot returns it: in float32 by the rule ``wide`` (gradients of weights),
-  in half if the policy asks for half.
+* The program contains the reduction (``psum``, ``pmean``, ``psum_scatter`` inside ``shard_map``).
+  Then its operand is cast. Among the reduced values, gradients are the arrays that lead to no dot:
+  sums of activations lead to dots, losses and counts are single numbers.
+* The compiler adds the reduction after a dot whose contracted axis is sharded over devices. It sums
+  up the result of the dot as the dot returns it: in float32 by the rule ``wide`` (gradients of
+  weights), in half if the policy asks for half.
 
-JAX decides about the sums in the derivative of a rewritten program: ``docs/scale.md``.
+JAX inserts the reductions in the derivative of a rewritten program: see ``docs/scale.md``.
 """
 
 from __future__ import annotations

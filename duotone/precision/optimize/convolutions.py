@@ -1,8 +1,8 @@
 """Convolutions and pooling in the forms for which CPUs have fast kernels.
 
-Windows that do not overlap make a convolution a dot (``window_dots``). A convolution of an image
-with zeros between its elements becomes several without them (``phases``). oneDNN has half kernels
-for windows that slide over the image as it is (``library_convolutions``).
+Windows that do not overlap, such as 1 × 1, make a convolution a dot (``window_dots``). A
+convolution of an image with zeros between its elements becomes several without them (``phases``).
+oneDNN has half kernels for windows that slide over the image as it is (``library_convolutions``).
 
 In two cases XLA computes a convolution one product at a time, in float32 too. One is a convolution
 with one feature per group. As products of the shifted image, or sums of them for the gradient of

@@ -5,12 +5,11 @@
     e, s = exp(x - max), sum(e)                of the forward pass
     f(e, s) = e * (g / s - sum(g * e / s^2))   of the backward pass: f(c * e, c * s) = f(e, s)
 
-The backward pass recomputes ``e`` from the normalized softmax ``e / s`` (``residuals.py``). That
-lacks the factor ``s``, and only a product with ``s`` gives ``e`` its scale back. If the factor
-cancels in all results that the backward pass computes from ``e`` and ``s``, the product is left
-out, and ``s`` is recomputed as a sum too. Then nothing outside of the softmax reads the sum, so a
-compiler makes one kernel of the softmax, instead of one that sums and another that divides. A row
-must fit into one kernel for that.
+The backward pass recomputes ``e`` as the normalized softmax ``e / s`` times ``s``
+(``residuals.py``). If the factor ``s`` cancels in all results that the backward pass computes from
+``e`` and ``s``, this module leaves the product out and recomputes ``s`` as a sum too. Then nothing
+outside of the softmax reads the sum, so a compiler makes one kernel of the softmax, instead of one
+that sums and another that divides. This requires that a row fits into one kernel.
 
 ::
 

@@ -2,7 +2,7 @@
 
 A ``scatter-add`` of one number into each row of a constant is the derivative of picking one logit
 of each row (every cross-entropy with integer labels). Compiled, it is a kernel of its own that
-writes the constant, reads it and writes it again, in float32. As a select it is part of the kernel
+writes the constant, reads it and writes it again, in float32. A select is fused into the kernel
 that reads it (``one_hot``).
 
 This pays only once everything around it is half: the float32 arrays are then most of the traffic.

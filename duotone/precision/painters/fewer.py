@@ -15,8 +15,8 @@ minimum cut::
     choose            : the least cost of casts; ties keep the old precision
 
 The cost of a cast is its bytes, plus the bytes that a device could move in the time that it takes
-to launch a kernel. That is right if a cast is a kernel of its own, as in ONNX. With a compiler that
-fuses casts, this stage gains nothing.
+to launch a kernel. This is right if each cast is a kernel of its own, as in ONNX. With a compiler
+that fuses casts, this stage gains nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _GUESS = 32
 _SMALL_WEIGHT = 4096
 """The most elements that a constant may have for float32 to cost nothing."""
 _PASSES = 4
-"""The most choices in a row: a node that became half opens its readers."""
+"""The most rounds of choices. A node that became half gives its readers a choice in the next
+round."""
 
 
 def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:

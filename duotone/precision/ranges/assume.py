@@ -148,7 +148,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _number(graph: Graph, value: Value) -> str:
-    """Returns the number that a value is in the program, as text; ``size`` if it may be a size."""
+    """Returns a constant number of the program as text; ``size`` if it may be a size."""
     constant = value.constant
     if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
         return ""

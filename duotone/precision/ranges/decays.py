@@ -1,15 +1,16 @@
 """Decays: factors that a program multiplies with one another, step after step.
 
 A gate of 0.998 is 1.0 or 0.996 in bfloat16. One step hardly shows the difference, but after a
-thousand steps of ``h = gate * h + (1 - gate) * x`` nothing is right. What counts is the distance of
-the gate from 1. Programs write such products in three ways::
+thousand steps of ``h = gate * h + (1 - gate) * x`` the result is wrong, since it depends on the
+distance of the gate from 1. Programs write such products in three ways::
 
     a running product     cumprod(gate)
     an associative scan   parts of a value multiply one another, and parts of their product again
     a linear recurrence   a loop multiplies a state by a factor, and no dot reads the state on the
                           way to its next value
 
-A dot on that way (LSTM, GRU) rounds the state in every step anyway, and the gates follow from it.
+If a dot reads the state (LSTM, GRU), the state is rounded in every step anyway, and the gates
+depend on the rounded state.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 
 def _fixed(names: str, interval: Interval) -> None:
-    """Registers functions whose results lie in an interval whatever their operand."""
+    """Registers functions whose results lie in a fixed interval for every operand."""
 
     def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
         del node, known, values

@@ -1,4 +1,4 @@
-"""The measurements of a program among those that a user gives, and what follows for its values."""
+"""Selects the measurements of a program from those of the user, as ranges of its values."""
 
 from __future__ import annotations
 

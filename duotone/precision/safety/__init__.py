@@ -1,1 +1,1 @@
-"""Safety rules: each keeps one kind of program full whose result half would spoil."""
+"""Safety rules: each one keeps full a kind of computation that half would spoil."""

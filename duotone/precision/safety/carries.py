@@ -5,7 +5,7 @@ stream of a scan over layers is half. Two kinds of carries must stay full:
 
 *Sums.* In ``s = decay * s + new``, ``h = h + dt * f(h)`` and ``w = w - rate * g``, each iteration
 adds to the result of the iterations before. In bfloat16 a term of 1/512 of the sum adds nothing at
-all, and after many iterations the result is wrong altogether. Such a carry is denied if
+all, and after many iterations the result is entirely wrong. Such a carry is denied if
 
 - nothing but the sum reads it (the result of an attention in blocks), or
 - a single number scales the new term or the old sum (a step size, a decay), or
@@ -17,8 +17,8 @@ Such a sum has only as many terms as there are layers, and is an activation.
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
 never end in half, whose neighbouring numbers are further apart. All nodes in it stay full if that
 number follows from a dot or the loop contains none. If the loop also counts its iterations, they
-stay full only if the loop compares an error, which is a difference of two values, in any spelling
-of the test. The scores of a beam search are not error. The comparison may also be the one that
+stay full only if the loop compares an error, which is a difference of two values, however the test
+is written. The scores of a beam search are not errors. The comparison may also be the one that
 changes the counter.
 
 Operations that recompute such a loop for a backward pass stay full too, since they must take the
@@ -133,8 +133,8 @@ class _Loop:
         """Follows a carry to its next value.
 
         Returns:
-            Whether something is added to it or it is multiplied on the way, whether a single number
-            scales one of the two, and whether nothing else reads it.
+            Three booleans: something is added to the carry or multiplies it on the way; a single
+            number scales the carry or the addend; nothing else reads the carry.
         """
         queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
         seen = set(queue)
@@ -260,11 +260,11 @@ class _Loop:
 
         The condition counts if it reads an integer that the loop carries. Such an integer may also
         depend on a comparison (iterations without progress), but not if it was only picked (a
-        token). A limit stays the same in the loop. The graph does not show what chose a branch of a
-        conditional, so every number that the loop carries may have.
+        token). A limit stays the same in the loop. The graph does not show the predicate of a
+        conditional, so the condition then may read every number that the loop carries.
 
         Returns:
-            Whether the condition counts, whether it compares with a limit, and the float32 numbers
+            True if the condition counts, True if it compares with a limit, and the float32 numbers
             that it compares.
         """
         counted = limited = hidden = False

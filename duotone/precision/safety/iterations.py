@@ -4,8 +4,8 @@ Examples are ``x = A @ x / norm(A @ x)``, conjugate gradients with a fixed numbe
 method, Newton-Schulz, powers of a matrix, and a linear recurrence. The rounding error of a dot
 comes back in every iteration, and these methods depend on differences that become small. Networks
 in loops look different. They have an activation between a state and its next value. Their backward
-pass multiplies with values that an activation left for each iteration. A scan over layers reads
-other weights in each iteration.
+pass multiplies by values that an activation stored for each iteration. A scan over layers reads
+different weights in each iteration.
 
 ::
 
@@ -15,10 +15,11 @@ other weights in each iteration.
                 so an undescribed operation is none), and
                 no operation on the way multiplies with an array of each iteration
 
-A value also follows from a carry by a choice: the centres of k-means lead to the nearest centre of
-each point, and that leads to the next centres. A bound that ends a step of the carry is not an
-activation, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It
-is none either if its result only divides, ``x / max(norm, epsilon)``.
+A value also follows from a carry if the carry chooses it. The centres of k-means determine the
+nearest centre of each point, which determines the next centres. Two kinds of bounds are not
+activations: one that ends a step of the carry, as in a projected gradient,
+``x = max(x - rate * (A @ x - b), 0)``, and one whose result only divides,
+``x / max(norm, epsilon)``.
 
 This rule denies the dots of an iteration that read a value that follows from the carry, and all
 arithmetic on the way back to it. Most iterations solve something, so the next rule

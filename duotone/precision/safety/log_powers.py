@@ -2,7 +2,7 @@
 
 A logarithm turns a *relative* error of its operand into an absolute one. A Fourier transform or a
 filter by dots is exact only relative to its largest terms, so a quiet signal next to a loud one
-would be all rounding error. Besides, powers over ten decades do not fit float16:
+would be all rounding error. Besides, powers that span ten decades do not fit float16:
 ``log(max((s * s) @ bank, 1e-10))``.
 
 ::

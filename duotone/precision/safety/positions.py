@@ -21,9 +21,10 @@ rounding error may be several turns.
 
 *Positions* are values that the program rounds down or converts to integers (``floor(x)``,
 ``x.astype(int32)``), and values at which an operation reads another array (the grid of a sampling,
-the boxes of a pooling). This rule denies all arithmetic between the last dot and that use. Before a
-rounding it leaves the sum of two large arrays, which may be a residual stream. Before a reading it
-denies the last dot too, which predicts the position or a displacement and has few results.
+the boxes of a pooling). This rule denies all arithmetic between the last dot and that use. If the
+use is a rounding, the rule spares the sum of two large arrays, which may be a residual stream. If
+it is a read, the rule denies the last dot too, which predicts the position or a displacement and
+has few results.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _KEEP_COUNTS = frozenset(
 )
 _ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
 _DIVISOR = 32.0
-"""Divisors from which on integers become small. A position divided by 2 is still one."""
+"""The least divisor that makes integers small. A position divided by 2 is still a position."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
@@ -199,7 +200,7 @@ def _positions(node: Node) -> list[int]:
 def _arithmetic_before(
     queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sampled: bool
 ) -> set[int]:
-    """Arithmetic between the last dot and the given values; that dot too if they are sampled at."""
+    """Finds the arithmetic between the last dot and some values; for reads, that dot too."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [*queue]
     while queue:

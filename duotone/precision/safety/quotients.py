@@ -1,22 +1,23 @@
 """Difference quotients: a small difference of computed values, divided by a small number.
 
 ``(u(x + e) - u(x - e)) / (2 * e)`` and ``(u[1:] - u[:-1]) / dx`` are derivatives by finite
-differences. The values are nearly equal. What is left of them after the subtraction is mostly the
-rounding error of half, and the division magnifies it.
+differences. The values are nearly equal, so their difference is mostly the rounding error of half,
+and the division magnifies it.
 
 ::
 
     walk back from the results       by how much are errors of a value magnified? Moves and sums
                                      keep the factor, constants multiply it, all else ends it
-    a difference of twins            counts where half's rounding error, magnified, exceeds 1/32
-    dots upstream of one twin        are denied, and their gradients
+    a difference of samples          counts where half's rounding error, magnified, exceeds 1/32
+    dots upstream of one sample      are denied, and their gradients
 
-*Twins* are elements of one value (a grid and its neighbours), or results of one computation for two
-operands: the same operations in the same order, up to a dot or a value that both read. A prediction
-and its target, or a product and its mean, are none: a constant before their difference magnifies a
-loss, not an error. A single number that a constant multiplies is a loss as well.
+*Samples* are two elements of one value (a grid and its neighbours), or the results of one
+computation for two operands: the same operations in the same order, up to a dot or a value that
+both read. A prediction and its target, or a product and its mean, are not samples: a constant
+before their difference magnifies a loss, not an error. A single number that a constant multiplies
+is a loss as well.
 
-Dots upstream of both twins are denied for neighbours on a grid only. Otherwise their rounding is
+Dots upstream of both samples are denied for neighbours on a grid only. Otherwise their rounding is
 the same on both sides, and cancels.
 """
 
@@ -37,7 +38,7 @@ from duotone.precision.safety.dot_operands import Dots
 _ERROR = 1 / 32
 """The magnified rounding error of a value of 1 from which a difference quotient is denied."""
 _LEAVES = 8
-"""How many terms of a sum of sums are looked at, at most."""
+"""The largest number of terms of a sum of sums that are examined."""
 _REASON = "a difference of its result and a nearly equal value is divided by a small number"
 _GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
 _LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
@@ -68,7 +69,7 @@ def keep_quotients(classes: Classes, background: Background) -> Classes:
             continue
         made = [dots.maker(dots.origin(v)) for v in sides]
         adds_to_one = any(maker is not None and maker.index in differences for maker in made)
-        if adds_to_one or (subtracts(graph, node) and _twins(dots, *sides)):
+        if adds_to_one or (subtracts(graph, node) and _have_samples(dots, *sides)):
             differences.add(node.index)
             denied |= dict.fromkeys(_parted(dots, *sides), _REASON)
     for index in tuple(denied):
@@ -106,7 +107,7 @@ def _factor(graph: Graph, node: Node) -> float:
     return 1.0 / known.largest if divides else known.largest
 
 
-def _twins(dots: Dots, one: int, other: int) -> bool:
+def _have_samples(dots: Dots, one: int, other: int) -> bool:
     """Checks if some terms of two values are results of the same computation."""
     pairs = itertools.product(_terms(dots, one), _terms(dots, other))
     return any(_same_computation(dots, *pair) for pair in pairs)
@@ -164,9 +165,9 @@ def _has_dot(dots: Dots, value: int) -> bool:
 
 
 def _parted(dots: Dots, one: int, other: int) -> set[int]:
-    """Returns the dots upstream of one of two values; of both, if these move one value."""
-    before, behind = set(_upstream(dots, one)), set(_upstream(dots, other))
-    return before ^ behind or before
+    """Returns the dots upstream of one of two values, or of both if both move the same value."""
+    first, second = set(_upstream(dots, one)), set(_upstream(dots, other))
+    return first ^ second or first
 
 
 def _upstream(dots: Dots, value: int) -> Iterator[int]:

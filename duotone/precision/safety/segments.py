@@ -1,10 +1,10 @@
-"""Long segments: sums of so many values that half would drop each next one.
+"""Long segments: sums of so many values that half would lose each further one.
 
 Half adds one update after the other and rounds each partial sum. After ``1 / epsilon`` updates of
-one size, the next one is half of the distance between two numbers, and may add nothing at all. This
-rule keeps additions into positions in float32 if an element gets on average more than half as many
-updates (512 in float16, 64 in bfloat16), as in the sum over all nodes of a graph. It only has an
-effect where the policy asks for half (``segment_sums="half"``).
+equal size, the next one is half the distance between two neighbouring numbers, and may add nothing
+at all. This rule keeps additions into positions in float32 if an element gets on average more than
+half as many updates (512 in float16, 64 in bfloat16), as in the sum over all nodes of a graph. It
+only has an effect where the policy asks for half (``segment_sums="half"``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ with the dots around its solve in bfloat16 chose another class for 88 % of the p
                  filters, Newton's method, evolution strategies
 
 This rule denies all of these. It also denies nodes that only move values, since they may join full
-and half values. Of a network upstream or downstream, only the dots next to these nodes are full:
+and half values. If a network is upstream or downstream, only its dots next to these nodes are full:
 
 - A single number ends every walk. It is a scale (a spectral norm, a length scale), and its error
   scales the result and does nothing else.

@@ -11,7 +11,8 @@ from duotone.tensorflow.devices import OLDEST_FAST_CAPABILITY
 def choose_for(tf: Any) -> HalfChoice:
     """Chooses the half type that is fast where TensorFlow runs.
 
-    TensorFlow's kernels for GPUs are those of float16, whose mode this is in TensorFlow too.
+    On GPUs this is float16, as in TensorFlow's own pass, since TensorFlow has float16 kernels for
+    them.
 
     Args:
         tf: the module ``tensorflow``.

@@ -1,4 +1,4 @@
-"""Options: settings with which TensorFlow calls no plug-in, so that graphs run in float32."""
+"""Options: warns of settings with which TensorFlow calls no plug-in and runs in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("duotone")
 
 
 def warn_of_options(tf: Any) -> None:
-    """Says that the options of ``tf.function`` and of Sessions without a config call no plug-in.
+    """Warns if the options of ``tf.function`` and of Sessions without a config disable plug-ins.
 
     Args:
         tf: the module ``tensorflow``.
@@ -25,7 +25,7 @@ def warn_of_options(tf: Any) -> None:
 
 
 def watch_sessions(tf: Any, is_enabled: Callable[[], bool]) -> None:
-    """Says so of each Session whose config calls no plug-in; later calls do nothing.
+    """Warns of each Session whose config disables plug-ins. Later calls do nothing.
 
     Args:
         tf: the module ``tensorflow``.

@@ -92,7 +92,7 @@ def enable(settings: LiveSettings) -> None:
 
 
 def _warn_of_device(tf: Any, settings: LiveSettings) -> None:
-    """Says which graphs change if no device is one for the half type."""
+    """Logs which graphs change if no device here is made for the half type."""
     for_gpus = settings.dtype == "float16" and not settings.any_device
     if for_gpus and not tf.config.list_physical_devices("GPU"):
         logger.warning(
@@ -148,8 +148,8 @@ def largest_graph() -> KeptGraph | None:
 def _renew(tf: Any) -> None:
     """Makes TensorFlow optimize its functions again.
 
-    It reuses optimized functions as long as its options are equal, so one that changes nothing else
-    changes: any negative ``min_graph_nodes`` optimizes graphs of every size.
+    TensorFlow reuses optimized functions as long as its options are equal, so this changes an
+    option without an effect: any negative ``min_graph_nodes`` optimizes graphs of every size.
     """
     renewed = {"use_plugin_optimizers": True, "min_graph_nodes": -next(_state.numbers)}
     tf.config.optimizer.set_experimental_options(renewed)
@@ -224,7 +224,7 @@ def _report(error: BaseException) -> None:
 
 
 def _say(done: LiveGraph, settings: LiveSettings) -> None:
-    """Says what the first rewrite did, in one line."""
+    """Logs one line about the first rewrite."""
     line = (
         f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {settings.dtype}, "
         f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. "
@@ -237,7 +237,7 @@ def _say(done: LiveGraph, settings: LiveSettings) -> None:
 
 
 def _unsafe_words(settings: LiveSettings) -> str:
-    """Says where to look for what another painter than duotone's makes half against its rules."""
+    """Returns words about half nodes of another painter that duotone's rules keep float32."""
     if settings.painter == "duotone":
         return ""
     return f", and which nodes the painter {settings.painter!r} makes half against a safety rule"

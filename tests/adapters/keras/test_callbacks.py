@@ -135,7 +135,7 @@ def test_one_warning_when_the_scale_is_stuck_at_its_floor(caplog):
     lines = [r.getMessage() for r in caplog.records]
     (line,) = [line for line in lines if "nothing is learnt" in line]
     for said in (named, line):
-        assert "the arguments of the step hold NaN or infinity" in said
+        assert "the arguments of the step contain NaN or infinity" in said
     assert "3 steps in a row" in line
 
 
