@@ -34,7 +34,11 @@ from duotone.precision.classify.classes import (
 from duotone.precision.classify.declining import keep_accumulators
 from duotone.precision.context import Background
 from duotone.precision.optimize.free_scales import without_scale
-from duotone.precision.optimize.optimizations import Optimizations, find_optimizations
+from duotone.precision.optimize.optimizations import (
+    NO_OPTIMIZATIONS,
+    Optimizations,
+    find_optimizations,
+)
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.optimize.residuals import Recompute, plan_residuals
 from duotone.precision.optimize.row_statistics import materialize_rows, with_statistics
@@ -140,7 +144,7 @@ def decide(
     painting = _with_fewer_casts(graph, classes, painting, resolved, can)
     graph, painting = _cast_beforehand(graph, classes, painting, weights)
     if not can.takes_optimizations:
-        return Decisions(graph, classes, painting, CastPlan((), {}), Optimizations())
+        return Decisions(graph, classes, painting, CastPlan((), {}), NO_OPTIMIZATIONS)
     on = resolved.optimizations
     optimizations, painting = find_optimizations(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
@@ -164,7 +168,7 @@ def leave_full(graph: Graph, resolved: Resolved) -> Decisions:
     full = (Paint.FULL,) * len(graph.nodes)
     painting = check_painting(Painting(full, full, (Rule.OFF,) * len(full), {}), graph)
     plan = plan_casts(graph, classes, painting)
-    return Decisions(graph, classes, painting, plan, Optimizations())
+    return Decisions(graph, classes, painting, plan, NO_OPTIMIZATIONS)
 
 
 def _classify(graph: Graph, resolved: Resolved, names: NodeNames) -> Classes:

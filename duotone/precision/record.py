@@ -28,7 +28,11 @@ from duotone.precision.node_facts import (
     shape_of,
     sizes_of,
 )
-from duotone.precision.optimize.optimizations import Optimizations, reasons_by_operation
+from duotone.precision.optimize.optimizations import (
+    NO_OPTIMIZATIONS,
+    Optimizations,
+    reasons_by_operation,
+)
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
@@ -238,7 +242,7 @@ def make_record(
     Returns:
         The record.
     """
-    optimizations = optimizations or Optimizations()
+    optimizations = optimizations or NO_OPTIMIZATIONS
     forms = reasons_by_operation(graph, plan, optimizations)
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}

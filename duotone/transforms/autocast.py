@@ -312,7 +312,7 @@ def explain(
     record = record_of(painted, collection)
     left = ""
     if painted.painting.changed:
-        left = leaves_backward(painted.resolved, painted.forms)
+        left = leaves_backward(painted.resolved, painted.forms, painted.optimizations)
         left = left or backward.leaves_backward(traced.jaxpr)
     name = OFF if half is None else half.name
     summary = dataclasses.replace(record.summary, half_dtype=name, backward=left)

@@ -49,6 +49,8 @@ from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.policy.regions import switched_off
+from duotone.precision.optimize.convolutions import IN_FLOAT32
+from duotone.precision.optimize.optimizations import NO_OPTIMIZATIONS, Optimizations
 from duotone.precision.removable import BACKWARD
 from duotone.precision.resolved import Resolved
 from duotone.transforms.log_observers import observer
@@ -152,7 +154,7 @@ class FunctionSettings:
                     collection.latest = painted
                 run = lower(traced.jaxpr, painted)
                 if painted.painting.changed and not leaves_backward(
-                    painted.resolved, painted.forms
+                    painted.resolved, painted.forms, painted.optimizations
                 ):
                     both = functools.partial(rewritten, painted.given)
                     run = backward.with_backward(traced.jaxpr, run, both)
@@ -221,7 +223,9 @@ class FunctionSettings:
         return self._whole(args, kwargs)
 
 
-def leaves_backward(resolved: Resolved, forms: DeviceForms) -> str:
+def leaves_backward(
+    resolved: Resolved, forms: DeviceForms, optimizations: Optimizations = NO_OPTIMIZATIONS
+) -> str:
     """Returns why the backward pass of a function is not painted together with its forward pass.
 
     The ranges in a policy describe values of the function, not values of its derivative.
@@ -229,6 +233,7 @@ def leaves_backward(resolved: Resolved, forms: DeviceForms) -> str:
     Args:
         resolved: the policy.
         forms: how half is used on the device.
+        optimizations: those of its forward pass, if it is painted already.
 
     Returns:
         The reason; empty if both passes are painted together.
@@ -238,7 +243,8 @@ def leaves_backward(resolved: Resolved, forms: DeviceForms) -> str:
     if BACKWARD in resolved.rules_off:
         return f"rule {BACKWARD} is removed"
     gains = forms.profitability
-    if gains.only_allow and gains.convolutions == math.inf:
+    others = any(map(optimizations.named, IN_FLOAT32))
+    if gains.only_allow and gains.convolutions == math.inf and not others:
         return "only dots gain on this device"
     if resolved.knows_values:
         return "what is known is of the forward pass"

@@ -12,7 +12,10 @@ from jax import lax
 
 import duotone
 from duotone.devices.table import TABLE
+from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.jaxpr.rules import convolutions
+from duotone.policy.policy import Policy
 from tests.jaxpr.test_windows import CPU, NHWC, ORDERS, convolution, in_float64, rewritten
 
 FORMS = [TABLE[name] for name in ("cpu", "cpu-bfloat16", "cpu-bfloat16-options")]
@@ -201,6 +204,26 @@ def test_derivatives_and_batches_of_the_rewritten_program() -> None:
     batch = jnp.stack([image, 2 * image])
     batched = jax.vmap(rewriter, in_axes=(0, None))(batch, filters)
     np.testing.assert_array_equal(batched[1], 2 * rewriter(image, filters))
+
+
+@pytest.mark.parametrize("name", ["convolution", "pooling"])
+def test_derivatives_by_jax_keep_no_parts(name: str) -> None:
+    """Planted fault: without ``with_plain_derivative`` each part is a residual."""
+
+    def pooled(x: Any, w: Any) -> Any:
+        window, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, "SAME") * w.sum()
+
+    function = {"convolution": convolution(feature_group_count=4), "pooling": pooled}[name]
+    image, filters = arrays(NHWC, (3, 3))
+    jaxpr = jax.make_jaxpr(function)(image, filters)
+    rewriter = rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=CPU))
+    (result,), pull = jax.vjp(rewriter, image, filters)
+    assert len(jax.tree.leaves(pull)) <= 4
+    _, exact = jax.vjp(function, image, filters)
+    found, wanted = pull([jnp.cos(result)]), exact(jnp.cos(result))
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_sums_of_half_operands_are_float32() -> None:

@@ -54,7 +54,19 @@ def rewritten(
     policy = Policy(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(function)(*args)
     rewriter = rewriter_of(paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=forms))
-    return str(jax.make_jaxpr(rewriter)(*args)), rewriter(*args)
+    return running(jax.make_jaxpr(rewriter)(*args)), jax.jit(rewriter)(*args)
+
+
+def running(program: Any) -> str:
+    """The equations that a compiler keeps: it drops values that only derivatives need."""
+    needed, found = set(program.jaxpr.outvars), list[str]()
+    for eqn in reversed(program.jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            only_derivative = eqn.primitive.name == "duotone_instead"
+            used = eqn.invars[1:] if only_derivative else eqn.invars
+            needed.update(var for var in used if not hasattr(var, "val"))
+            found.append(str(eqn))
+    return "\n".join(reversed(found))
 
 
 def in_float64(function: Any, *args: Any) -> Any:

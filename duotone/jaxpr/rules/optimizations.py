@@ -17,6 +17,7 @@ from duotone.graph.graph import Paint
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.convolutions import channelwise, padded_image
 from duotone.jaxpr.rules.expressions import evaluate
+from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.pooling import pooled
 from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
@@ -52,12 +53,24 @@ def apply_optimization(
             "made": bind_maker(r),
             "take": functools.partial(taken, eqn),
             "one_hot": functools.partial(one_hot, eqn),
-            "channelwise_sums": functools.partial(channelwise, eqn),
+            "channelwise_sums": with_plain_derivative(eqn, channelwise),
             "padded_images": functools.partial(padded_image, eqn),
-            "pooling": functools.partial(pooled, eqn),
+            "pooling": with_plain_derivative(eqn, pooled),
             "rounded": r.rounded,
         },
     )
+
+
+def with_plain_derivative(eqn: _jax.Eqn, form: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a form of an operation, with the derivative of the operation itself.
+
+    JAX would keep a residual for each part of the form.
+
+    Args:
+        eqn: the operation.
+        form: takes the operation and its operands.
+    """
+    return lambda *operands: instead(_jax.bind(eqn, operands)[0], form(eqn, *operands))
 
 
 def bind_maker(r: Rewriter) -> Callable[..., Any]:

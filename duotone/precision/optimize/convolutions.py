@@ -21,6 +21,9 @@ from duotone.graph.graph import SWITCHED_OFF, Node, Paint
 from duotone.precision.optimize.optimization import Expression, Match, Optimization
 from duotone.precision.optimize.painted_view import View
 
+IN_FLOAT32 = ("channelwise_sums", "padded_images", "pooling")
+"""The optimizations that gain in float32 too, so that a backward pass gains from being painted."""
+
 
 def match_windows(node: Node, view: View) -> Optimization | None:
     """Matches a half convolution whose windows do not overlap."""

@@ -272,6 +272,9 @@ class Optimizations:
         return others.union((found.node for found in results), *makers)
 
 
+NO_OPTIMIZATIONS = Optimizations()
+
+
 def switched_on(
     device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
 ) -> frozenset[str]:
