@@ -50,7 +50,10 @@ class Rule(enum.StrEnum):
     )
     ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
     DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
-    CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
+    CARRY = (
+        "carry",
+        "a sum over iterations, a step of a descent, or in a loop that may never end in half",
+    )
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     SEGMENT = "segment", "adds more updates into an element than half can count"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
