@@ -12,8 +12,10 @@ rows) are counts too. This rule denies
 - dots of integers that half may not represent exactly, if nothing proves that they stay below 2048
   (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
   255);
+- dots of truth values that count further than half can (a triangle times one-hot rows);
 - the addition of counts to something else (anchors and predicted offsets), unless they are at
-  most 1.
+  most 1; and of a single number near which half is coarse (from 8 in bfloat16, 64 in float16),
+  as in coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too.
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
 that a sine reads and that reads no result of another dot. This rule denies that dot, since its
@@ -31,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.products import flops_of
 from duotone.graph.terms import following
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -62,12 +65,17 @@ _KEEP_COUNTS = frozenset(
     }
 )
 _ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
+_ERROR = 1 / 32
+"""The rounding error near a number from which half is too coarse for values of scale 1."""
+_FULL_EPSILON = 2.0**-23
 _DIVISOR = 32.0
 """Divisors from which on integers become small. A position divided by 2 is still one."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
 _POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
+_FLAGS = "a dot of truth values, which counts them: half cannot count so far"
+_FAR = "adds a large number, near which half is coarse: an absolute error counts"
 _SAMPLED = "leads to a position at which another array is read: its absolute error counts"
 
 
@@ -85,10 +93,14 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     found = _Counts(graph, ranges, background.half)
     reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _POSITION)
     reasons |= dict.fromkeys(_before_sampling(graph, classes, found.plain), _SAMPLED)
-    for node in graph.nodes if found.counts else ():
+    for node in graph.nodes:
         kind = classes.nodes[node.index].kind
         counted = found.counts.intersection(node.inputs)
         if not counted:
+            if kind is Kind.ALLOW and found.counts_flags(node):
+                reasons[node.index] = _FLAGS
+            elif kind is Kind.INFER and _ADDS & node.traits and found.is_moved_far(node):
+                reasons[node.index] = _FAR
             continue
         if kind is Kind.ALLOW:
             only = found.plain.issuperset(node.inputs)
@@ -155,6 +167,26 @@ class _Counts:
         if not node.traits.isdisjoint(_FROM_INTEGERS):
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
         return _COUNTS in node.traits
+
+    def counts_flags(self, dot: Node) -> bool:
+        """Checks if a dot counts truth values, perhaps more than half can count."""
+        if not self.plain.issuperset(dot.inputs) or self.flags.isdisjoint(dot.inputs):
+            return False
+        made = sum(self._values[value].size for value in dot.outputs)
+        return flops_of(dot) / (2.0 * max(made, 1)) > 2.0 / self._half.epsilon
+
+    def is_moved_far(self, node: Node) -> bool:
+        """Checks if a node adds a number near which half is too coarse, and float32 is not.
+
+        A mask of -1e9 is beyond that, and leaves no digits in float32 either.
+        """
+        if self.plain.issuperset(node.inputs):
+            return False
+        epsilons = self._half.epsilon, _FULL_EPSILON
+        coarse, useless = (2.0 * _ERROR / epsilon for epsilon in epsilons)
+        numbers = (self._values[v] for v in node.inputs)
+        added = (value.constant for value in numbers if value.is_one)
+        return any(known is not None and coarse <= known.largest < useless for known in added)
 
     def _normalizes(self, node: Node) -> bool:
         """Checks if a node makes integers small: pixels divided by 255, or by their deviation."""
