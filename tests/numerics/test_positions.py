@@ -199,6 +199,38 @@ def test_differences_of_values_far_from_zero(half: str) -> None:
     assert relative(mixed(forces, half, W, X, rules_remove={"position"}), want) > 0.2
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_quantized_products_with_zero_points(half: str) -> None:
+    """The sum of products of bytes and the corrections for their zero points nearly cancel."""
+    numbers = np.random.default_rng(0)
+    pixels = jnp.asarray(numbers.integers(100, 156, (64, 256)), jnp.uint8)
+    weights = jnp.asarray(numbers.integers(100, 140, (256, 8)), jnp.uint8)
+
+    def layer(w: Any, x: Any, pixels: Any, weights: Any) -> Any:
+        a, b = pixels.astype(x.dtype), weights.astype(x.dtype)
+        rows, columns = jnp.sum(a, 1, keepdims=True), jnp.sum(b, 0)
+        products = a @ b - 128 * columns - 120 * rows + 256 * 128 * 120
+        return jax.nn.relu(products * 1e-3) @ w
+
+    args = W, X, pixels, weights
+    want = reference(layer, *args)
+    limit = {"float16": 0.002, "bfloat16": 0.015}[half]
+    assert relative(mixed(layer, half, *args), want) < limit
+    assert not relative(mixed(layer, half, *args, rules_remove={"position"}), want) < 0.2
+
+
+def test_an_image_of_bytes_times_weights_is_half() -> None:
+    images = (jnp.arange(N * 8) % 256).reshape(N, 8).astype(jnp.uint8)
+    network = lambda i, w: jax.nn.relu((i.astype(jnp.float32) - 127) @ w) @ w  # noqa: E731
+    assert paints(network, images, W) == ["half", "full"]
+    table = jax.random.normal(jax.random.key(2), (3000, 8))
+    embedding = lambda t, w: jax.nn.one_hot(t, 3000) @ table @ w  # noqa: E731
+    assert paints(embedding, jnp.arange(N), W) == ["half", "full"]
+    kernel = np.asarray(jax.random.normal(jax.random.key(3), (8, 8)))
+    constant = lambda i, w: jax.nn.relu((i.astype(jnp.float32) - 127) @ kernel) @ w  # noqa: E731
+    assert paints(constant, images, W) == ["half", "full"]
+
+
 def test_small_numbers_and_masks_are_added_in_half() -> None:
     def hard_swish(w: Any, x: Any) -> Any:
         return ((x @ w) * jnp.clip((x @ w) + 3, 0, 6) / 6) @ w
