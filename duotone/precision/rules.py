@@ -49,7 +49,10 @@ class Rule(enum.StrEnum):
         "leads to a factorization or a solve, or reads its result, with no dot in between",
     )
     ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
-    DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
+    DISTANCE = (
+        "distance",
+        "part of a squared distance, or of what an average leaves: large terms nearly cancel",
+    )
     CARRY = (
         "carry",
         "a sum over iterations, a step of a descent, or in a loop that may never end in half",
