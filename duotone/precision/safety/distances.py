@@ -4,7 +4,8 @@
 kernels, codebooks and optimal transport. For near points it is a small difference of large terms,
 for which half has no digits: the nearest code changes, and a kernel is no longer positive. A dot of
 a value that follows from distances with the same points is full as well. The gradient of distances,
-``sum(g) * a - g @ b``, and the centres of clusters are such dots.
+``sum(g) * a - g @ b``, and the centres of clusters are such dots. The sums of these terms are full
+too: ``a * a`` alone has two.
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
@@ -32,8 +33,11 @@ from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.dot_operands import Dots
 
+_MOST_TERMS = 8
+"""How many sums are looked at, at most: two sets of points and their squares give as many."""
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
+_TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _REST = "subtracted from its own operand: they may nearly cancel"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
@@ -56,7 +60,10 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     reasons: dict[int, str] = {}
     for node in graph.nodes:
         if classes.is_dot(node) and len(node.inputs) == 2 and search.is_of_distances(node):
-            reasons |= dict.fromkeys(search.gradients(node), _GRADIENT) | {node.index: _REASON}
+            gradients = search.gradients(node)
+            reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
+            sums = (index for dot in gradients for index in search.sums_of(dot))
+            reasons |= dict.fromkeys(sums, _TERMS)
         rests = search.rest(node) if _ADDS in node.traits else ()
         reasons |= dict.fromkeys(rests, _REST)
         for dot in search.moments(node) if _ADDS in node.traits else ():
@@ -87,6 +94,22 @@ class _Search(Dots):
         if len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
             return self._base(node.inputs[0])
         return None
+
+    def sums_of(self, dot: int) -> list[int]:
+        """Returns the next sums with the result of a dot as a term, which round what cancels.
+
+        The gradient of a residual stream is such a chain of sums too, so a few of them count.
+        """
+        queue = list(self.graph.nodes[dot].outputs)
+        found, seen = list[int](), set(queue)
+        while queue and len(found) < _MOST_TERMS:
+            for reader, _ in self.graph.consumers[queue.pop(0)]:
+                node = self.graph.nodes[reader]
+                adds = _ADDS in node.traits and len(node.inputs) == 2
+                if adds or self.keeps(node):
+                    found += [reader] if adds else []
+                    queue += self._new(node.outputs, seen)
+        return found
 
     def _added_to(self, dot: Node) -> list[int]:
         """Returns the other operands of sums and differences with the result of a dot."""
