@@ -1,4 +1,4 @@
-"""Positions: grids, boxes and counters, computed from half values and not."""
+"""Positions and distances: grids, boxes and counters, computed from half values and not."""
 
 import numpy as np
 
@@ -435,3 +435,16 @@ def products_of_bytes():
         sa = ReduceSum(a, columns)  sb = ReduceSum(b, rows)  ca = Mul(sa, zb)  cb = Mul(sb, za)
         q = Sub(p, ca)  r = Sub(q, cb)  t = Add(r, rest)  u = Mul(t, scale)  y = MatMul(u, v) }"""
     return text, weights, {"a8": numbers.integers(100, 156, (64, 256)).astype(np.uint8)}
+
+
+@kind("distances")
+def distances_to_codes():
+    """Squared distances by a product; the sums of squares read their axes as an operand."""
+    codes = normal(16, 64, seed=5) / 2 + 10
+    weights = {"w": np.eye(64), "codes": codes, "two": np.float32(2), "axis": np.array([1])}
+    text = """f (float[32, 64] x) => (float[32, 16] y) {
+        h = MatMul(x, w)  c = Transpose<perm = [1, 0]>(codes)  p = MatMul(h, c)  q = Mul(p, two)
+        a0 = Mul(h, h)  a = ReduceSum<keepdims = 1>(a0, axis)
+        b0 = Mul(codes, codes)  b = ReduceSum<keepdims = 0>(b0, axis)
+        s = Add(a, b)  d = Sub(s, q)  y = Neg(d) }"""
+    return text, weights, {"x": normal(32, 64, seed=3) / 2 + 10}

@@ -25,6 +25,7 @@ CAUGHT = {
         "by_frames_and_a_product the_power_itself_is_the_input"
     ).split(),
     "overflow": "a_large_constant_taken a_large_constant_node_taken a_large_number_taken".split(),
+    "distance": ["distances_to_codes"],
     "carry": "a_state_that_grows a_running_sum".split(),
 }
 """By safety rule, kinds whose error exceeds the bar without it."""

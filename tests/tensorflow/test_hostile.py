@@ -322,6 +322,14 @@ def _error(found: Any, full: Any) -> float:
     return float(np.sqrt(np.mean((found - full) ** 2) / np.mean(full**2)))
 
 
+@_program(X / 2 + 10)
+def distances_by_a_product(tf, x):
+    h = x @ np.eye(64, dtype=np.float32)
+    codes = _random(16, 64, seed=5) / 2 + 10
+    squares = tf.reduce_sum(h * h, 1)[:, None] + tf.reduce_sum(codes * codes, 1)
+    return squares - 2.0 * tf.matmul(h, codes, transpose_b=True)
+
+
 @_program(X)
 def coordinates_far_from_zero(tf, x):
     where = x @ W + 1000.0

@@ -91,8 +91,9 @@ class _Search(Dots):
         """Returns the values whose squares a node sums itself; ``None`` if it is not such a sum."""
         if _CONTRACTS in node.traits and len(set(node.inputs)) == 1:
             return {self.origin(node.inputs[0])}
-        if len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
-            return self._base(node.inputs[0])
+        summed = [v for v in node.inputs if self.graph.values[v].paintable]  # the axes are integers
+        if len(summed) == 1 and not node.traits.isdisjoint(_SUMS):
+            return self._base(summed[0])
         return None
 
     def sums_of(self, dot: int) -> list[int]:
