@@ -129,19 +129,33 @@ class _Search(Dots):
         """The values that the program returns, moved or not."""
         return {moved(self.graph, value).index for value, _ in self.graph.outputs}
 
+    @functools.cached_property
+    def _streams(self) -> set[int]:
+        """The sums that allow operations read."""
+        return {
+            value
+            for value, dots in self._read.items()
+            if (maker := self.maker(value)) is not None
+            and Trait.ADDS in maker.traits
+            and any(self.classes.nodes[dot.index].kind is Kind.ALLOW for dot in dots)
+        }
+
     def _is_read(self, value: int) -> bool:
         return value in self._read or any(
             is_state(self.graph.nodes[reader]) for reader, _ in self.graph.consumers[value]
         )
 
     def _back(self, weight: int, term: int) -> tuple[list[Node], set[int]]:
-        """Walks back from a term to dots through values of one size; ``weight`` ends the walk."""
+        """Walks back from a term to dots through values of one size.
+
+        ``weight`` ends the walk, and so does any other sum that an allow operation reads: a stream.
+        """
         values = self.graph.values
         dots, way, queue, seen = list[Node](), set[int](), [term], {term}
         while queue:
             value = queue.pop()
             node = self.maker(value)
-            if node is None or value == weight:
+            if node is None or value == weight or value in self._streams:
                 continue
             if self.classes.is_dot(node):
                 dots.append(node)
