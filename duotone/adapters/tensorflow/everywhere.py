@@ -21,7 +21,7 @@ from duotone.policy.switches import read_switches
 
 _HOOK = "__duotone_everywhere__"
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("_inside", default=False)
-"""Whether a wrapper is calling the optimizer that it wraps."""
+"""True while a wrapper calls the optimizer that it wraps."""
 _wrappers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _compiled: weakref.WeakSet[Any] = weakref.WeakSet()
 """The optimizers with which models were compiled."""
