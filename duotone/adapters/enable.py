@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from duotone.adapters import ENABLE
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.arguments import is_off
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
@@ -238,6 +238,11 @@ def _wrapped(
         scale_or_none = loss_scale if scale else None
         enable = _adapter_of(opt)
         return enable(opt, scale_or_none, dtype=dtype, policy=policy, rewrite=rewrite)
+    if "tensorflow" in sys.modules and not hasattr(opt, "update"):
+        raise ArgumentTypeError(
+            f"enable_mixed_precision_graph_rewrite: {kind_of(opt)} is not an optimizer of Keras, "
+            "tf.compat.v1.train or Optax. Make one first, such as keras.optimizers.Adam()."
+        )
     from duotone.adapters import optax
 
     parts = {"rewrite": rewrite, "scale": scale}

@@ -63,6 +63,24 @@ class Ports:
             self.values[index] = value
         return index
 
+    def add_elements(self, position: int, written: int, producer: int) -> int:
+        """Adds what a writer puts into a list of tensors.
+
+        Args:
+            position: of the writer.
+            written: the value that it writes.
+            producer: the graph node of the writer.
+
+        Returns:
+            The index of the new value.
+        """
+        index = self.add(position, ELEMENTS, producer)
+        like = self.values[written]
+        self.values[index] = dataclasses.replace(
+            self.values[index], size=like.size, shape=like.shape
+        )
+        return index
+
     def operand(self, source: tuple[int, int]) -> int:
         """Returns the value of a node's port, which may not have been read yet."""
         found = self.found.get(source)
