@@ -30,7 +30,6 @@ class PainterChoice(enum.StrEnum):
 
     DUOTONE = "duotone"
     TENSORFLOW = "tensorflow"
-    MINCUT = "mincut"
 
 
 GraphArgument = Annotated[

@@ -26,9 +26,8 @@ Stage = Literal[
     "impossible",
     "lists_after_all",
     "loop",
-    "cut",
 ]
-"""The passes, in their order; ``"cut"`` is the minimum cut, which TensorFlow does not have."""
+"""The passes, in their order."""
 
 
 class PaintedUnit(NamedTuple):

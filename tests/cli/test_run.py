@@ -58,7 +58,9 @@ SAYS = """
 
 def test_the_loss_scale_the_policy_file_and_the_painter(tmp_path):
     (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "policy.toml").write_text('deny_add = ["tanh"]\npainter = "mincut"')
+    (tmp_path / "settings" / "policy.toml").write_text(
+        'deny_add = ["tanh"]\npainter = "tensorflow"'
+    )
     words = (
         "--loss-scale",
         "64",
