@@ -10,18 +10,16 @@ If all readers of a user's Cast to float32 are half, it casts to half directly.
 from __future__ import annotations
 
 from duotone.errors import GraphDefError
-from duotone.tensorflow.journal import Journal, PaintedUnit
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import Units
 
 
-def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
+def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
     """Makes NextIterations and Merges agree, in the order of the nodes.
 
     Args:
         units: the graph.
         allow: the units that are half, with the rule; it is changed.
-        journal: the journal of the passes so far; changes are appended.
 
     Raises:
         GraphDefError: an op other than Merge reads a NextIteration.
@@ -40,14 +38,10 @@ def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> Non
                 )
             merges.append(units.inputs[reader.node][reader.slot])
         if all(merge in allow for merge in merges):
-            if carried not in allow:
-                allow[carried] = "loop"
-                journal.append(PaintedUnit("loop", carried))
+            allow.setdefault(carried, "loop")
             continue
         for unit in (*merges, carried):
-            if allow.pop(unit, None):
-                cause = None if unit == carried else carried
-                journal.append(PaintedUnit("loop", unit, deny=True, cause=cause))
+            allow.pop(unit, None)
 
 
 def shorten_casts(units: Units, allow: dict[int, str]) -> None:
