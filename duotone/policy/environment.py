@@ -385,7 +385,7 @@ SWITCH_NAMES = (
 )
 """Those of :mod:`duotone.policy.switches`."""
 
-KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
+KNOWN = (*(variable.duotone for variable in VARIABLES), POLICY_FILE, NVTX, *SWITCH_NAMES)
 """Every name with duotone's prefix."""
 
 MATH_VARIABLES = (

@@ -122,7 +122,7 @@ def test_a_variable_that_does_not_exist_is_logged_once(monkeypatch, caplog):
 
 
 def test_every_switch_is_known():
-    assert {row.duotone for row in SWITCHES} == set(SWITCH_NAMES) <= KNOWN
+    assert {row.duotone for row in SWITCHES} == set(SWITCH_NAMES) <= set(KNOWN)
 
 
 @pytest.mark.parametrize(
