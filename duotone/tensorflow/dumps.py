@@ -1,4 +1,4 @@
-"""The files that the original pass writes (graphs before and after, paint buckets), and the log.
+"""The files that the original pass writes: graphs before and after, paint buckets, log lines.
 
 Files have TensorFlow's names, so that existing scripts can read them::
 
@@ -8,7 +8,7 @@ Files have TensorFlow's names, so that existing scripts can read them::
 
 The item is ``tf_graph`` or the name of a function of the library; each is rewritten separately. The
 time is in milliseconds. The text is parsable, because it omits the first line of TensorFlow's own
-dumps, which is not. A decision is logged as for JAX programs.
+dumps, which is not. ``log_lines`` has the lines of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import dataclasses
 import logging
 import re
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -25,6 +26,7 @@ from duotone._files import write_atomically
 from duotone.ops.entries import Kind
 from duotone.precision.classify.lists import OpLists
 from duotone.precision.resolved import Resolved
+from duotone.tensorflow.log_lines import Rewrite, log_lines
 from duotone.tensorflow.passes import Precisions
 from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.rewrite_record import BodyResult
@@ -32,24 +34,23 @@ from duotone.tensorflow.unit_facts import Facts
 
 logger = logging.getLogger("duotone.painter")
 
-MAIN_GRAPH = "tf_graph"
-"""TensorFlow's name for the graph itself, next to its functions."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
     """The dumps and log of the rewrite of one graph or function.
 
     Attributes:
-        item: :data:`MAIN_GRAPH` or the name of a function.
+        item: ``"tf_graph"`` or the name of a function.
         folder: the folder for the files, or None.
         log: whether lines are logged.
+        level: the policy's level, or an empty text.
         time: part of the names of the files, milliseconds.
     """
 
     item: str
     folder: Path | None
     log: bool
+    level: str
     time: int
 
     def before(self, graph: GraphDef) -> None:
@@ -62,17 +63,19 @@ class Dump:
         facts: Facts,
         precisions: Precisions,
         result: BodyResult,
+        preserved: Sequence[bool],
     ) -> None:
-        """Writes the rewritten graph and the lists, and logs the decisions.
+        """Writes the rewritten graph, the lists, and the lines of the log.
 
         Args:
             graph: the rewritten graph.
             facts: its units.
-            precisions: the decisions of the passes.
+            precisions: the decisions of the passes, with their journal.
             result: the result of the rewrite.
+            preserved: by node, whether it must keep its types.
         """
         if self.log:
-            _log(self.item, result)
+            _log(log_lines(Rewrite(self.item, self.level, preserved, facts, precisions, result)))
         if self.folder is None or not precisions.found_work:
             return
         self._write_graph("AutoMixedPrecision", graph)
@@ -100,8 +103,13 @@ def start(resolved: Resolved, item: str) -> Dump:
         resolved: the user's policy.
         item: ``"tf_graph"`` or the name of a function.
     """
-    now = time.time_ns() // 1_000_000
-    dump = Dump(item, resolved.log_path, resolved.log_decisions, now)
+    dump = Dump(
+        item,
+        resolved.log_path,
+        resolved.log_decisions,
+        resolved.level or "",
+        time.time_ns() // 1_000_000,
+    )
     folder = dump.folder
     while folder is not None and (folder / f"graphdef_preop_{dump.suffix}.pb").exists():
         dump = dataclasses.replace(dump, time=dump.time + 1)  # two graphs within a millisecond
@@ -117,14 +125,11 @@ def paint_buckets(lists: OpLists) -> str:
     return "\n".join(parts)
 
 
-def _log(item: str, result: BodyResult) -> None:
-    """Logs one line for each decision, to standard error if the user has set no handler."""
+def _log(lines: Iterable[str]) -> None:
+    """Logs to standard error unless logging is set up otherwise."""
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
     if not logger.hasHandlers():
         logger.addHandler(logging.StreamHandler())
-    for one in result.decisions:
-        logger.info(
-            "painting %s %s %s: %s (%s) at %s/%s, type %s",
-            *(one.list, one.op, one.precision, one.words, one.rule, item, one.node, one.attribute),
-        )
+    for line in lines:
+        logger.info(line)

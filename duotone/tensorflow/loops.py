@@ -10,16 +10,18 @@ If all readers of a user's Cast to float32 are half, it casts to half directly.
 from __future__ import annotations
 
 from duotone.errors import GraphDefError
+from duotone.tensorflow.journal import Journal, PaintedUnit
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import Units
 
 
-def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
+def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
     """Makes NextIterations and Merges agree, in the order of the nodes.
 
     Args:
         units: the graph.
         allow: the units that are half, with the rule; it is changed.
+        journal: the journal of the passes so far; changes are appended.
 
     Raises:
         GraphDefError: an op other than Merge reads a NextIteration.
@@ -38,10 +40,14 @@ def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
                 )
             merges.append(units.inputs[reader.node][reader.slot])
         if all(merge in allow for merge in merges):
-            allow.setdefault(carried, "loop")
+            if carried not in allow:
+                allow[carried] = "loop"
+                journal.append(PaintedUnit("loop", carried))
             continue
         for unit in (*merges, carried):
-            allow.pop(unit, None)
+            if allow.pop(unit, None):
+                cause = None if unit == carried else carried
+                journal.append(PaintedUnit("loop", unit, deny=True, cause=cause))
 
 
 def shorten_casts(units: Units, allow: dict[int, str]) -> None:

@@ -54,9 +54,9 @@ def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
     )
     allow, reasons = _half_units(built, found)
     _agree_on_lists(built, allow, reasons)
-    agree_on_loops(facts.units, allow)
+    agree_on_loops(facts.units, allow, [])
     shorten_casts(facts.units, allow)
-    return Precisions(allow, {}, [], reasons=reasons)
+    return Precisions(allow, {}, [], [], reasons=reasons)
 
 
 def _assumptions(facts: Facts, built: ReadGraph, measured: Mapping[str, Measured]) -> Assumptions:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
 from duotone.precision.rules import Rule
+from duotone.tensorflow.journal import Journal, PaintedUnit, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.tensor_lists import ListCluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.unit_facts import Facts
@@ -57,6 +58,7 @@ class Precisions:
         allow: the units that become half if they are float32, each with its rule.
         deny: the units that deny reached, each with its rule.
         clusters: the lists of tensors.
+        journal: all paint events in order, including those that were undone later.
         found_work: whether there is any allow-list unit; without one nothing changes.
         reasons: the reasons of units, from a painter that gives them.
     """
@@ -64,6 +66,7 @@ class Precisions:
     allow: dict[int, str]
     deny: dict[int, str]
     clusters: list[ListCluster]
+    journal: Journal
     found_work: bool = True
     reasons: dict[int, Reason] = dataclasses.field(default_factory=dict)
 
@@ -84,25 +87,26 @@ def paint(facts: Facts) -> Precisions:
     clusters = find_clusters(facts)
     deny = {unit: "tensor_list" for c in clusters if c.unsafe for unit in c.roots}
     units.join(hidden_edges(facts, clusters))
-    allow = _listed(facts)
+    journal: Journal = []
+    allow = _listed(facts, journal)
     if not allow:
-        return Precisions({}, deny, clusters, found_work=False)
+        return Precisions({}, deny, clusters, journal, found_work=False)
     if not facts.resolved.force_all:
-        _spread_deny(facts, deny)
+        _spread_deny(facts, deny, journal)
     for cluster in clusters:
-        agree(cluster, allow, deny)
-    _fill_between(facts, allow, deny)
-    _follow_allow(facts, allow, deny)
-    _spread_allow(facts, allow, deny)
-    _remove_impossible(facts, allow)
+        agree(cluster, allow, deny, journal, "lists_after_deny")
+    _fill_between(facts, allow, deny, journal)
+    _follow_allow(facts, allow, deny, journal)
+    _spread_allow(facts, allow, deny, journal)
+    _remove_impossible(facts, allow, journal)
     for cluster in clusters:
-        agree(cluster, allow, deny)
-    agree_on_loops(units, allow)
+        agree(cluster, allow, deny, journal, "lists_after_all")
+    agree_on_loops(units, allow, journal)
     shorten_casts(units, allow)
-    return Precisions(allow, deny, clusters)
+    return Precisions(allow, deny, clusters, journal)
 
 
-def _listed(facts: Facts) -> dict[int, str]:
+def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
     """Pass 1."""
     allow = {}
     for unit in range(len(facts.units)):
@@ -112,19 +116,21 @@ def _listed(facts: Facts) -> dict[int, str]:
             allow[unit] = "allow_list"
         elif facts.is_forced(unit):
             allow[unit] = "forced"
+    journal.extend(PaintedUnit("allow_list", unit) for unit in allow)
     return allow
 
 
-def _spread_deny(facts: Facts, deny: dict[int, str]) -> None:
+def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
     """Applies pass 2; units denied before neither spread deny nor let it through."""
     units = facts.units
     stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
     roots = [u for u in stops if facts.kind(u) is Kind.DENY and u not in deny]
-    spread = reach(roots, units.after, lambda u: u in above and u not in deny)
+    spread = walk(roots, lambda u: sorted(units.after[u]), lambda u: u in above and u not in deny)
     deny.update(dict.fromkeys(roots, Rule.DENY.value))
-    for unit in sorted(spread):
+    for unit in spread:
         deny.setdefault(unit, Rule.TAINT.value)
+        journal.append(PaintedUnit("deny", unit, deny=True))
 
 
 def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
@@ -133,7 +139,9 @@ def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
     return facts.can_be_half(unit)
 
 
-def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _fill_between(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 3."""
     units = facts.units
     roots = [
@@ -148,12 +156,15 @@ def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
     below = reach(roots, units.after, passable).union(roots)
     # Sets all allow-list units again, even if a list of tensors has denied one since. Its readers
     # then see it as allow until the lists agree again.
-    for unit in sorted(reach(roots, units.before, below.__contains__).union(roots)):
+    for unit in walk(roots, lambda u: sorted(units.before[u]), below.__contains__):
         if unit not in allow:
             allow[unit] = "allow_list" if facts.kind(unit) is Kind.ALLOW else "between"
+            journal.append(PaintedUnit("between", unit))
 
 
-def _follow_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _follow_allow(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 4."""
     units = facts.units
     for unit in range(len(units)):
@@ -166,6 +177,7 @@ def _follow_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
             continue
         if facts.allows_half(unit):
             allow[unit] = "follow"
+            journal.append(PaintedUnit("follow", unit))
 
 
 def reads_variable(units: Units, node: int) -> bool:
@@ -179,7 +191,9 @@ def reads_variable(units: Units, node: int) -> bool:
     return units.nodes[units.sources[node][0][0]].op in ("Variable", "VariableV2")
 
 
-def _spread_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _spread_allow(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 5."""
     units = facts.units
     roots = [unit for unit in sorted(allow) if facts.is_processed(unit)]
@@ -192,13 +206,18 @@ def _spread_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
             and not reads_variable(units, units.node[unit])
         )
 
-    neighbours = [before + after for before, after in zip(units.before, units.after, strict=True)]
-    for unit in sorted(reach(roots, neighbours, passable)):
-        allow[unit] = "clear"
+    def neighbours(unit: int) -> list[int]:
+        return sorted(units.before[unit]) + sorted(units.after[unit])
+
+    for unit in walk(roots, neighbours, passable):
+        if unit not in allow:
+            allow[unit] = "clear"
+            journal.append(PaintedUnit("clear", unit))
 
 
-def _remove_impossible(facts: Facts, allow: dict[int, str]) -> None:
+def _remove_impossible(facts: Facts, allow: dict[int, str], journal: Journal) -> None:
     """Pass 6."""
     for unit in [u for u in sorted(allow) if facts.kind(u) is Kind.ALLOW]:
         if not facts.allows_half(unit) or facts.is_quantized(unit):
             del allow[unit]
+            journal.append(PaintedUnit("impossible", unit, deny=True))

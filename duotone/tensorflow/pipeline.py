@@ -44,6 +44,7 @@ from duotone.tensorflow.describe import describe
 from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
 from duotone.tensorflow.functions import FunctionBody, drop_unreachable, rewritable
 from duotone.tensorflow.lists import make_lists
+from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
 from duotone.tensorflow.painting import find_unsafe, paint_duotone
 from duotone.tensorflow.passes import Reason, paint
@@ -198,14 +199,14 @@ def rewrite_nodes(
     else:
         settings = dataclasses.replace(settings, rules=None)
     with collector_paused():
-        return _rewrite_body(graph, dumps.MAIN_GRAPH, preserved, settings)
+        return _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
 
 
 def _rewrite_all(
     graph: GraphDef, preserved: Collection[str], settings: _Settings, keep_functions: bool
 ) -> RewriteResult:
     """Rewrites a graph in place, then the functions that it reaches."""
-    main = _rewrite_body(graph, dumps.MAIN_GRAPH, preserved, settings)
+    main = _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
     dropped = () if keep_functions else drop_unreachable(graph)
     functions: dict[str, FunctionResult] = {}
     by_name = {function.signature.name: function for function in graph.library.function}
@@ -310,12 +311,12 @@ def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
 
 def _names(node: NodeDef, item: str) -> tuple[str, ...]:
     """Returns the names of a node: of a function's, with the function's before it as well."""
-    return (node.name,) if item == dumps.MAIN_GRAPH else (node.name, f"{item}/{node.name}")
+    return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
 
 
 def _warn_of_unmatched(graph: GraphDef, settings: _Settings) -> None:
     """Logs the patterns of ``keep_full`` that match no node of the graph or of a function."""
-    bodies = [(dumps.MAIN_GRAPH, graph.node)]
+    bodies = [(MAIN_GRAPH, graph.node)]
     bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
     names = (name for item, nodes in bodies for node in nodes for name in _names(node, item))
     remedy = "duotone view --nodes lists them."
@@ -329,7 +330,7 @@ def _rewrite_body(
 
     Args:
         graph: the main graph or a function's body.
-        item: name of the function, or :data:`dumps.MAIN_GRAPH`.
+        item: name of the function, or :data:`MAIN_GRAPH`.
         preserved: nodes that keep their types.
         settings: the settings that hold for all graphs.
     """
@@ -366,12 +367,12 @@ def _rewrite_body(
     )
     unsafe = _find_unsafe(facts, settings)
     if settings.resolved.painter == "duotone":
-        measured = settings.measured if item == dumps.MAIN_GRAPH else NO_MEASUREMENTS
+        measured = settings.measured if item == MAIN_GRAPH else NO_MEASUREMENTS
         precisions = paint_duotone(facts, measured)
     else:
         precisions = paint(facts)
     painting, decisions = describe(
-        facts, precisions, hidden=item != dumps.MAIN_GRAPH, skipped=settings.skipped
+        facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )
     casts = apply(graph, facts, precisions.allow)
     chosen = {
@@ -381,5 +382,5 @@ def _rewrite_body(
     }
     result = BodyResult(painting, casts, changes, decisions, unsafe=chosen)
     if not settings.skipped:
-        dump.after(graph, facts, precisions, result)
+        dump.after(graph, facts, precisions, result, kept)
     return result

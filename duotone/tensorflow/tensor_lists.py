@@ -17,6 +17,7 @@ import dataclasses
 from duotone.errors import GraphDefError
 from duotone.graph.reach import reach
 from duotone.ops.tensorflow_kinds import LIST_ENDS, LIST_READERS, LIST_WRITERS
+from duotone.tensorflow.journal import Journal, PaintedUnit, Stage
 from duotone.tensorflow.protos import FLOAT, VARIANT
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import TypeAttribute, Units
@@ -123,13 +124,21 @@ def _written(units: Units, writer: int, reader: int) -> int:
     return element
 
 
-def agree(cluster: ListCluster, allow: dict[int, str], deny: dict[int, str]) -> None:
+def agree(
+    cluster: ListCluster,
+    allow: dict[int, str],
+    deny: dict[int, str],
+    journal: Journal,
+    stage: Stage,
+) -> None:
     """Gives all members one precision.
 
     Args:
         cluster: the members.
         allow: the units that are half, with the rule; it is changed.
         deny: the units that are denied, with the rule; it is changed.
+        journal: the journal of the passes so far; all members are appended if any has a precision.
+        stage: the stage for the journal.
     """
     if any(member in deny for member in cluster.members):
         for member in cluster.members:
@@ -138,3 +147,6 @@ def agree(cluster: ListCluster, allow: dict[int, str], deny: dict[int, str]) -> 
     elif any(member in allow for member in cluster.members):
         for member in cluster.members:
             allow.setdefault(member, "tensor_list")
+    else:
+        return
+    journal.extend(PaintedUnit(stage, member, deny=member in deny) for member in cluster.members)

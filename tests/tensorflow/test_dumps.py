@@ -89,16 +89,58 @@ def _lines(caplog, graph, **settings):
     return [record.getMessage() for record in caplog.records]
 
 
-def test_each_decision_is_a_line(caplog, monkeypatch, dtype):
+def test_lines_have_tensorflows_wording(caplog, monkeypatch, dtype):
     monkeypatch.setenv("TF_CPP_VMODULE", "auto_mixed_precision=2")
+    half = {"float16": "half", "bfloat16": "bfloat16"}[dtype]
+    lines = _lines(caplog, graphs.chain(), fetch=["result"], dtype=dtype)
+    mode = {"float16": "", "bfloat16": "_onednn_bfloat16"}[dtype]
+    assert f"Running auto_mixed_precision{mode} graph optimizer" in lines[:2]
+    assert lines[-2] == (
+        f"Converted 2/5 nodes to {dtype} precision using 2 cast(s) to {dtype} "
+        "(excluding Const and Variable casts)"
+    )
+    for line in (
+        "Skipping Placeholder node x because it must be preserved",
+        "Skipping Identity node result because it must be preserved",
+        "Painting type T of node product ALLOW because its op MatMul is on the allowlist",
+        "Painting type T of Exp node deny DENY",
+        "Painting type T of Relu node relu ALLOW",
+        f"Changing type T of MatMul node product to {half}",
+        f"Inserting cast to {half} at Exp deny:0",
+        "Inserting cast to DT_FLOAT at Relu relu:0",
+    ):
+        assert lines.count(line) == 1
+    order = [line for line in lines if line.startswith(("Beginning pass", "Finished pass"))]
+    assert [line.split()[2] for line in order] == list("112233445566")
+
+
+def test_lines_of_other_things_that_happen(caplog):
     graph = graphs.chain()
+    graphs.add(graph.node, "weights", "VariableV2", dtype=1)
+    graphs.add(graph.node, "read", "Identity", "weights")
+    graphs.add(graph.node, "second", "MatMul", "read", "read")
+    graphs.add(graph.node, "elsewhere", "Relu", "x").device = "/device:CPU:0"
+    norm = graph.node.add(name="norm", op="FusedBatchNorm", input=["x"] * 5)
+    norm.attr["T"].type = 1
     graphs.add_function(graph, "f")
     graph.node.add(name="call", op="f", input=["x"])
-    lines = _lines(caplog, graph, fetch=["result"], dtype=dtype)
-    half = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    assert any(line.startswith(f"painting allow MatMul {half}: ") for line in lines)
-    assert any(line.endswith(" (deny) at tf_graph/deny, type T") for line in lines)
-    assert any(" at f/" in line for line in lines)
-    caplog.clear()
-    monkeypatch.delenv("TF_CPP_VMODULE")
-    assert not _lines(caplog, graph)
+    lines = _lines(caplog, graph, policy=Policy(log_decisions=True))
+    for line in (
+        "Changing op of FusedBatchNorm node norm to FusedBatchNormV2",
+        "Inserting cast to half at Identity read:0",
+        "Skipping Relu node elsewhere because it is not on the GPU, "
+        "or the GPU arch is not suitable",
+        "Running auto_mixed_precision graph optimizer on f",
+    ):
+        assert line in lines
+    # The cast of a variable is not counted.
+    casts = sum(line.startswith("Inserting cast to half") for line in lines)
+    counted = [re.search(r"using (\d+) cast", line) for line in lines]
+    assert sum(int(match[1]) for match in counted if match) == casts - 1
+
+
+def test_nothing_to_do(caplog):
+    graph = graphs.chain()
+    del graph.node[2:]
+    lines = _lines(caplog, graph, policy=Policy(log_decisions=True))
+    assert lines[-1] == "No allowlist ops found, nothing to do"
