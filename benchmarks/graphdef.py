@@ -1,24 +1,31 @@
 # python -m benchmarks.graphdef
-"""How fast are TensorFlow graphs rewritten?
+"""How fast are TensorFlow graphs rewritten, and how many bytes does the minimum cut save?
 
-Two tables: processor seconds and casts for a ResNet-50 training graph and for nets of 1,000 and
-120,000 nodes, by each painter; and processor seconds of minimum cuts larger and harder than those
-of any saved graph, in which every variable is coupled to four others or so at random. Bytes of
-casts are counted where the graph tells the shape; an unknown dimension counts as 1.
+Three tables: processor seconds and casts for a ResNet-50 training graph and for nets of 1,000 and
+120,000 nodes, by each painter; processor seconds of minimum cuts larger and harder than those of
+any saved graph, in which every variable is coupled to four others or so at random; and, for each
+graph of ``tests/data/tensorflow_amp`` in both modes, the casts and what they read and write, by
+TensorFlow's painting and by minimum cut. Bytes are counted where the graph tells the shape; an
+unknown dimension counts as 1.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import statistics
 from typing import Any
 
 from benchmarks._common import Bar, Result, seconds, table, write
-from benchmarks._graphdefs import deep_net, long_sums, resnet50
+from benchmarks._graphdefs import cases, deep_net, long_sums, resnet50
 from duotone.graph.cut import Labelling
 from duotone.tensorflow import RewriteResult, rewrite
+from duotone.tensorflow.protos import new_graph
 
-QUESTION = "How fast are TensorFlow graphs rewritten?"
-PAINTERS = ("duotone", "tensorflow")
+QUESTION = "How fast are TensorFlow graphs rewritten, and what does the minimum cut save?"
+PAINTERS = ("tensorflow", "mincut")
+ALL_PAINTERS = ("duotone", *PAINTERS)
+MODES = ("float16", "bfloat16")
 LIMITS = {
     "ResNet-50, training": 1.0,
     "net of 1,000 nodes": 0.3,
@@ -57,6 +64,19 @@ def hard_choice(count: int, seed: int = 0) -> Labelling:
     return labels
 
 
+def case_rows() -> list[list[Any]]:
+    """Each observed graph and mode: casts and bytes of both painters."""
+    rows = []
+    for name, graph_text, answer in cases():
+        graph = new_graph.FromString(graph_text)
+        fetch = json.loads(answer)["fetch"]
+        for dtype in MODES:
+            results = [rewrite(graph, fetch=fetch, dtype=dtype, painter=by) for by in PAINTERS]
+            (casts, size), (fewer, smaller) = map(cost, results)
+            rows.append([f"{name}, {dtype}", casts, fewer, size, smaller])
+    return rows
+
+
 def main() -> None:
     """Measures and writes."""
     graphs = {
@@ -65,21 +85,37 @@ def main() -> None:
         "net of 120,000 nodes": deep_net(120_000),
         "sums of 120,000 nodes": long_sums(120_000),
     }
-    times = [timed_row(name, graphs[name], by) for name in graphs for by in PAINTERS]
+    times = [timed_row(name, graphs[name], by) for name in graphs for by in ALL_PAINTERS]
     cuts = [[count, seconds(hard_choice(count).solve)[1]] for count in VARIABLES]
+    rows = case_rows()
+    bytes_ratios = [row[4] / row[3] for row in rows if row[3]]
+    cast_ratios = [row[2] / row[1] for row in rows if row[1]]
     bars = [
         Bar(f"processor seconds, {row[0]}", row[2], LIMITS[row[0].rpartition(", ")[0]], "s")
         for row in times
     ]
     name = f"processor seconds, {cuts[-1][0]:,} variables coupled at random"
-    bars.append(Bar(name, cuts[-1][1], 10.0, "s"))
+    bytes_mean, casts_mean = map(statistics.geometric_mean, (bytes_ratios, cast_ratios))
+    bars += [
+        Bar(name, cuts[-1][1], 10.0, "s"),
+        Bar("bytes of casts, worst case, cut over TensorFlow", max(bytes_ratios), 1.0, "times"),
+        Bar("bytes of casts, geometric mean", bytes_mean, 0.999, "times"),
+    ]
+    fewer = f"{sum(r < 1 for r in bytes_ratios)} of {len(bytes_ratios)} with fewer bytes"
     text = "\n\n".join(
         [
             table(["graph, painter", "nodes", "seconds", "casts", "bytes"], times),
             table(["variables coupled at random", "processor s"], cuts),
+            table(["case", "casts", "cut", "bytes", "cut"], rows),
+            f"{fewer}; casts in geometric mean {casts_mean:.3f} times",
         ]
     )
-    figures = {"times": times, "cuts": cuts}
+    figures = {
+        "times": times,
+        "cuts": cuts,
+        "cases": rows,
+        "casts_mean": casts_mean,
+    }
     write(Result("graphdef", QUESTION, "python -m benchmarks.graphdef", bars, text, figures))
 
 

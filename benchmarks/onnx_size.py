@@ -2,7 +2,7 @@
 """How long does a large ONNX model take to rewrite, and how much memory?
 
 Models are made here: blocks of a transformer whose norms, activations and masks are written out by
-hand, so that every rule has work; and one matrix product after
+hand, so that every rule and the choice by a minimum cut have work; and one matrix product after
 another whose weights are external data (a sparse file of zeros, 4 GB). Seconds are of reading,
 rewriting and writing, by the clock and of the processor, which others cannot slow down; memory is
 the largest that a process of its own used.
@@ -30,7 +30,7 @@ QUESTION = "How long does a large ONNX model take to rewrite, and how much memor
 COMMAND = "python -m benchmarks.onnx_size"
 LIMITS = {1_000: 0.3, 10_000: 5.0, 120_000: 20.0}
 """Seconds of the processor that a model of so many nodes may take."""
-PAINTERS = ("duotone", "tensorflow")
+PAINTERS = ("duotone", "mincut", "tensorflow")
 FOR_ALL = 10_000
 """The size up to which all painters are measured; above it only the first one is."""
 WIDTH = 64

@@ -34,7 +34,7 @@ from duotone.tensorflow import BodyResult, compare, files, rewrite_file
 
 QUESTION = "Are real TensorFlow graphs as accurate, as small and as clean by each painter?"
 COMMAND = "python -m benchmarks.tensorflow_graphs FOLDER"
-PAINTERS = ("duotone", "tensorflow")
+PAINTERS = ("duotone", "tensorflow", "mincut")
 NO_KERNEL = "this machine has no kernel"
 SEEDS = range(3)
 BYTES = 0.55

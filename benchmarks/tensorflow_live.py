@@ -29,8 +29,8 @@ from benchmarks._common import Bar, Result, table, write
 
 QUESTION = "How long does a step of training in TensorFlow take on this CPU?"
 ROUNDS = 11
-MODES = ("float32", "TensorFlow's pass", "tensorflow", "duotone")
-_FIRST_CALLS = (*MODES[:2], "duotone", "tensorflow")
+MODES = ("float32", "TensorFlow's pass", "tensorflow", "mincut", "duotone")
+_FIRST_CALLS = (*MODES[:2], "duotone", "tensorflow", "mincut")
 """The order of first calls: duotone's share includes what a process loads for its first rewrite."""
 _OWN_PASS = "auto_mixed_precision_onednn_bfloat16"
 

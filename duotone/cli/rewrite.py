@@ -30,6 +30,7 @@ class PainterChoice(enum.StrEnum):
 
     DUOTONE = "duotone"
     TENSORFLOW = "tensorflow"
+    MINCUT = "mincut"
 
 
 GraphArgument = Annotated[

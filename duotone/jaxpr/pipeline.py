@@ -42,6 +42,7 @@ from duotone.precision.ranges.measurements import assumptions_of
 from duotone.precision.resolved import Resolved
 
 CAPABILITIES = Capabilities(
+    painters=frozenset({"duotone", "tensorflow"}),
     two_precisions=True,
     fuses_casts=True,
     takes_optimizations=True,

@@ -74,8 +74,8 @@ def rewrite(
         out: the file to write; ``None`` writes nothing. External data is written to a second file
             in the same folder, whose name is that of ``out`` plus ``.data``.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        painter: ``"duotone"``; ``"tensorflow"`` for TensorFlow's four passes; ``None`` for the
-            policy's painter.
+        painter: ``"duotone"``; ``"tensorflow"`` for TensorFlow's four passes; ``"mincut"`` for the
+            fewest bytes of casts under the same rules; ``None`` for the policy's painter.
         keep_io: whether float32 inputs and results of the model stay float32; else they are half.
         keep_full: patterns (``fnmatch``) of the names of nodes, operations (``"Softmax"``) or
             results that stay float32.
@@ -173,7 +173,7 @@ def explain(
     Args:
         model: the path of a model, or an ``onnx.ModelProto``, which is not changed.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        painter: ``"duotone"``, ``"tensorflow"``, or ``None`` for the policy's.
+        painter: ``"duotone"``, ``"tensorflow"``, ``"mincut"``, or ``None`` for the policy's.
         keep_io: whether float32 inputs and results of the model stay float32.
         keep_full: patterns of the nodes, operations or results that stay float32.
         calibration: inputs to measure the model with.

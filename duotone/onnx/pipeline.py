@@ -44,6 +44,7 @@ from duotone.precision.resolved import Resolved
 
 logger = logging.getLogger("duotone")
 CAPABILITIES = Capabilities(
+    painters=frozenset(PAINTERS),
     two_precisions=False,
     fuses_casts=False,
     takes_optimizations=False,

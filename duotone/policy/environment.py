@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from duotone.errors import EnvironmentVariableError
 from duotone.precision.removable import REMOVABLE
 
-Painter = Literal["duotone", "tensorflow"]
+Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
 Math = Literal["tf32", "float16", "bfloat16", "exact"]
 SegmentSums = Literal["full", "half"]
@@ -349,7 +349,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _word(
         "painter",
-        "the painter: duotone's rules or TensorFlow's passes",
+        "the painter: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
         PAINTERS,
         "tensorflow",
         "no such painter",

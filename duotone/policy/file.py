@@ -2,7 +2,7 @@
 
 ::
 
-    painter = "tensorflow"             # policy.toml
+    painter = "mincut"                 # policy.toml
     deny_add = ["tanh"]
     keep_full = ["*/attention/*"]
     calibration = "calibration.json"   # paths are relative to the file

@@ -72,7 +72,8 @@ class Policy:
     and in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
 
     Args:
-        painter: ``"duotone"``, or ``"tensorflow"`` for the four passes of TensorFlow's pass.
+        painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
+            saved graphs and ONNX models, ``"mincut"``: the precisions that move the fewest bytes.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
             deny and clear lists, ``"TREAT_INFER_AS_DENY"`` denies the infer list,
             ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from duotone.errors import PolicyError
 from duotone.graph.graph import Graph, Paint, check_graph
 from duotone.precision.casts.beforehand import cast_beforehand
 from duotone.precision.casts.cast_plan import CastPlan, plan_casts
@@ -59,6 +60,7 @@ class Capabilities:
     """The properties of a front end's programs that the stages ask for.
 
     Attributes:
+        painters: the names of the painters for its programs.
         two_precisions: whether a node can compute in one precision and store in another.
         fuses_casts: whether a cast is part of the kernels around it; else it is an operation.
         takes_optimizations: whether the front end applies optimizations and a cast plan; else it
@@ -69,6 +71,7 @@ class Capabilities:
         interval_rules: the interval rule of each operation.
     """
 
+    painters: frozenset[str]
     two_precisions: bool
     fuses_casts: bool
     takes_optimizations: bool
@@ -193,6 +196,11 @@ def _allow_small_addends(
 
 
 def _paint(graph: Graph, classes: Classes, resolved: Resolved, can: Capabilities) -> Painting:
+    if resolved.painter not in can.painters:
+        raise PolicyError(
+            f"the painter is {resolved.painter!r}, which is for saved graphs (duotone rewrite) and "
+            "ONNX models. Leave Policy(painter=...) and DUOTONE_PAINTER at 'duotone'."
+        )
     off = resolved.rules_off
     if not can.two_precisions:
         off |= {Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value}  # compute full, store half

@@ -51,7 +51,7 @@ class Resolved:
 
     @property
     def by_rules(self) -> bool:
-        """True if duotone's rules decide, not TensorFlow's painter or a level."""
+        """True if duotone's rules decide, not TensorFlow's painter, a level or the minimum cut."""
         return self.painter == "duotone" and self.level is None
 
     @property

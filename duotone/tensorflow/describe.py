@@ -55,6 +55,8 @@ def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> R
 
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:
     """Returns the rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
+    if unit in precisions.chosen:
+        return "cut"
     if unit in precisions.allow:
         return precisions.allow[unit]
     if not facts.is_processed(unit):

@@ -26,8 +26,9 @@ Stage = Literal[
     "impossible",
     "lists_after_all",
     "loop",
+    "cut",
 ]
-"""The passes, in their order."""
+"""The passes, in their order; ``"cut"`` is the minimum cut, which TensorFlow does not have."""
 
 
 class PaintedUnit(NamedTuple):

@@ -7,6 +7,7 @@
 
 Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the
 types of one node and what is walked to from them, the ports of one type, the ops of one list.
+A minimum cut, which TensorFlow does not have, adds a separate part.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _PASSES: tuple[tuple[str, Stage], ...] = (
     ),
     ("Forcing color match between data structure ops", "lists_after_all"),
     ("Forcing color match on loop edges", "loop"),
+    ("Choosing the colors that move the fewest bytes through casts", "cut"),
 )
 
 
@@ -127,6 +129,8 @@ def _passes(done: Rewrite) -> Iterator[str]:
         events.setdefault(event.stage, []).append(event)
     roots = {m: len(c.roots) for c in done.precisions.clusters for m in c.members}
     for opening, stage in _PASSES:
+        if stage == "cut" and stage not in events:
+            continue
         number = opening[:6] if opening.startswith("pass") else ""
         yield f"Beginning {opening}" if number else opening
         for event in events.get(stage, ()):

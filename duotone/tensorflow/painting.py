@@ -23,6 +23,7 @@ from duotone.tensorflow.rewrite_record import RULES
 from duotone.tensorflow.unit_facts import Facts
 
 CAPABILITIES = Capabilities(
+    painters=frozenset({"duotone"}),
     two_precisions=False,
     fuses_casts=False,
     takes_optimizations=False,

@@ -60,6 +60,7 @@ class Precisions:
         clusters: the lists of tensors.
         journal: all paint events in order, including those that were undone later.
         found_work: whether there is any allow-list unit; without one nothing changes.
+        chosen: the units whose precision, half or full, a minimum cut chose.
         reasons: the reasons of units, from a painter that gives them.
     """
 
@@ -68,6 +69,7 @@ class Precisions:
     clusters: list[ListCluster]
     journal: Journal
     found_work: bool = True
+    chosen: frozenset[int] = frozenset()
     reasons: dict[int, Reason] = dataclasses.field(default_factory=dict)
 
 

@@ -12,7 +12,7 @@ the nodes of a neutral graph. A policy is resolved as for every front end.
         processed = not fetched, fed or kept, and on the device
         FusedBatchNorm becomes FusedBatchNormV2 where processed
         units     = make_units(graph)
-        precisions   = paint(units)                    "duotone" or "tensorflow"
+        precisions   = paint(units)                    "duotone", "tensorflow" or "mincut"
         casts     = apply(precisions)
 """
 
@@ -45,6 +45,7 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
 from duotone.tensorflow.functions import FunctionBody, drop_unreachable, rewritable
 from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
+from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
 from duotone.tensorflow.painting import find_unsafe, paint_duotone
 from duotone.tensorflow.passes import Reason, paint
@@ -61,7 +62,7 @@ from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
 
-PAINTERS = ("duotone", "tensorflow")
+PAINTERS = ("duotone", "tensorflow", "mincut")
 _NOT_FOR_GRAPHS = (
     "keep_half",
     "optimizations_remove",
@@ -121,7 +122,8 @@ def rewrite(
         feed: names of the nodes that are fed; placeholders always are.
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
         painter: ``"duotone"`` for duotone's rules; ``"tensorflow"`` for TensorFlow's passes, bug
-            for bug; ``None`` for the policy's painter.
+            for bug; ``"mincut"`` for the precisions with the fewest bytes of casts under
+            TensorFlow's deny rules. With ``None``, the policy's painter is used.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
             a function's nodes with or without ``function/`` before them), where to write what was
@@ -371,6 +373,8 @@ def _rewrite_body(
         precisions = paint_duotone(facts, measured)
     else:
         precisions = paint(facts)
+        if settings.resolved.painter == "mincut":
+            precisions = paint_mincut(facts, precisions)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )

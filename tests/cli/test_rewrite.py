@@ -74,7 +74,7 @@ def test_options_of_rewrite(call):
     assert "relu, result" in out
     assert _type("half.pbtxt", "relu") == FLOAT
     assert _type("half.pbtxt", "product") == BFLOAT16
-    assert call("rewrite", "graph.pb", "-o", "cut.pb", "--painter", "tensorflow")[0] == 0
+    assert call("rewrite", "graph.pb", "-o", "cut.pb", "--painter", "mincut")[0] == 0
 
 
 def test_a_saved_model(call, tmp_path):
@@ -142,10 +142,10 @@ def test_a_graph_that_is_half_already_is_called_so(call):
 
 
 def test_a_full_disk_names_the_file_and_the_remedy(call, tmp_path, monkeypatch):
-    def full(handle):
+    def full(handle, data, old):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("duotone._files._fill", full)
     status, _, err = call("rewrite", "graph.pb", "-o", "half.pb")
     assert status == 1
     assert err == (
@@ -198,7 +198,7 @@ def test_view_of_all_painters(call):
     status, out, _ = call("view", "graph.pb", "--compare")
     assert status == 0
     names = [line.split()[0] for line in out.splitlines()]
-    assert names == ["painter", "duotone", "tensorflow"]
+    assert names == ["painter", "duotone", "tensorflow", "mincut"]
 
 
 def test_view_for_tensorboard(call, tmp_path):

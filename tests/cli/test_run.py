@@ -58,9 +58,7 @@ SAYS = """
 
 def test_the_loss_scale_the_policy_file_and_the_painter(tmp_path):
     (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "policy.toml").write_text(
-        'deny_add = ["tanh"]\npainter = "tensorflow"'
-    )
+    (tmp_path / "settings" / "policy.toml").write_text('deny_add = ["tanh"]\npainter = "mincut"')
     words = (
         "--loss-scale",
         "64",

@@ -36,7 +36,7 @@ def rewrite_damaged(tmp_path, seed, count):
     path = tmp_path / "fuzzed.onnx"
     for _ in range(count):
         path.write_bytes(damaged(files[random.integers(len(files))], random))
-        painter = ("duotone", "tensorflow")[random.integers(2)]
+        painter = ("duotone", "mincut", "tensorflow")[random.integers(3)]
         with contextlib.suppress(OnnxError):  # any other error fails
             duotone.onnx.rewrite(
                 path,

@@ -134,13 +134,30 @@ f (float[4, 8] x, float[8, 8] w) => (float[4, 8] y)
 """.replace("{\n    h", "<int64[2] d = {4, 8}>\n{\n    h")
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 def test_every_painter_makes_a_model_that_runs(painter):
     before = model(NET)
     done = duotone.onnx.rewrite(before, painter=painter)
     paints = {o.operation: o.paint for o in done.record.operations}
     assert (paints["MatMul"], paints["Exp"]) == ("half", "full")
     agree(before, done.model, most=2e-2, x=x(4, 8) / 4, w=x(8, 8) / 4)
+
+
+def test_the_minimum_cut_moves_fewer_bytes_than_tensorflow_s_passes():
+    """What is repeated for a denied operation is cast before it is repeated."""
+    text = """f (float[8, 8] x, float[8, 8] w) => (float[128, 8] y) <int64[2] n = {16, 1}>
+    { h = MatMul(x, w)  t = Tile(h, n)  y = Exp(t) }"""
+    before = model(text)
+    painted = {
+        painter: {o.operation: (o.paint, o.rule) for o in done.operations}
+        for painter in ("tensorflow", "mincut")
+        for done in [duotone.onnx.explain(before, painter=painter)]
+    }
+    assert painted["tensorflow"]["Tile"][0] == "half"
+    assert painted["mincut"]["Tile"] == ("full", "cut")
+    after = duotone.onnx.rewrite(before, painter="mincut").model
+    assert operations(after.graph) == ["Cast", "Cast", "MatMul", "Cast", "Tile", "Exp"]
+    agree(before, after, most=1e-2, x=x(8, 8) / 4, w=x(8, 8) / 4)
 
 
 def test_a_policy_switches_the_cut_off():

@@ -247,7 +247,7 @@ def test_a_bad_value_names_the_variable_the_value_and_what_it_takes(
 
 @pytest.mark.parametrize(("bad", "good"), [("tf", "tensorflow"), ("", "duotone")])
 def test_a_bad_painter_variable(bad, good):
-    says = r"DUOTONE_PAINTER .*duotone or tensorflow"
+    says = r"DUOTONE_PAINTER .*duotone, mincut or tensorflow"
     with pytest.raises(EnvironmentVariableError, match=says):
         merge(DUOTONE_PAINTER=bad)
     assert merge(DUOTONE_PAINTER=good).painter == good

@@ -175,13 +175,13 @@ def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
         (
             {"painter": "tf"},
             PolicyError,
-            "'duotone', 'tensorflow'",
+            "'duotone', 'mincut', 'tensorflow'",
             {"painter": "tensorflow"},
         ),
         (
             {"painter": None},
             PolicyError,
-            "'duotone', 'tensorflow'",
+            "'duotone', 'mincut', 'tensorflow'",
             {"painter": "duotone"},
         ),
         ({"segment_sums": "hlf"}, PolicyError, "Did you mean 'half'?", {"segment_sums": "half"}),
@@ -338,6 +338,12 @@ def test_a_field_by_position_says_how_to_write_it() -> None:
     wrong: Any = Policy
     with pytest.raises(TypeError, match="takes its fields by name"):
         wrong(["exp"])
+
+
+def test_a_painter_of_saved_graphs_is_an_error_for_functions():
+    policy = Policy(painter="mincut")
+    with pytest.raises(PolicyError, match=r"saved graphs \(duotone rewrite\).*DUOTONE_PAINTER"):
+        duotone.explain(lambda x: x @ x, np.ones((8, 8), np.float32), policy=policy)
 
 
 def test_rules_are_switched_off_by_name():

@@ -13,7 +13,7 @@ from duotone import Policy
 from duotone.errors import CalibrationError, PolicyError, PolicyTypeError
 
 TOML = """
-painter = "tensorflow"
+painter = "mincut"
 deny_add = ["tanh", "erf"]
 keep_full = ["*/attention/*"]
 ignore_performance = true
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_file_is_the_policy_that_its_fields_make(folder):
     wanted = Policy(
-        painter="tensorflow",
+        painter="mincut",
         deny_add={"tanh", "erf"},
         keep_full=["*/attention/*"],
         ignore_performance=True,
@@ -98,7 +98,7 @@ def test_a_painted_function_follows_the_file(folder, monkeypatch):
         ("dney_add = []", PolicyError, "no field 'dney_add': did you mean 'deny_add'?"),
         ("[tool]", PolicyError, "no field 'tool': it takes painter, level, "),
         ('level = "FAST"', PolicyError, r"Policy\(level='FAST'\): it takes 'TENSOR_CORES_ONLY'"),
-        ('painter = "tensorflaw"', PolicyError, "Did you mean 'tensorflow'?"),
+        ('painter = "mincot"', PolicyError, "Did you mean 'mincut'?"),
         ('deny_add = "tanh"', PolicyTypeError, "a single string is not a list"),
         ("log_decisions = 1", PolicyTypeError, "it takes True or False"),
         ("ranges = 3", PolicyTypeError, "a dict of names and bounds"),

@@ -14,12 +14,15 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, classify
 from duotone.precision.classify.lists import OpLists
-from duotone.precision.painters import PAINTERS
+from duotone.precision.painters import PAINTERS, paint_tensorflow
 from duotone.precision.painters.cheapest_choice import Choice
 from duotone.precision.painters.fewer import fewer_casts
+from duotone.precision.painters.mincut import paint_mincut
 from duotone.precision.painters.painting import Painting, check_painting
 from duotone.precision.rules import Rule
 from tests.graph.tiny import ENTRIES, FLOAT16, Tiny
+from tests.precision.tensorflow_cases import ENTRIES as OF_TENSORFLOW
+from tests.precision.tensorflow_cases import read_cases
 
 NO_STEPS = ("mixed", "operand", "wide")
 
@@ -182,3 +185,51 @@ def test_a_pair_is_never_full_and_half() -> None:
     assert choice.solve() == [Paint.HALF, Paint.FULL]
     choice.never(full=1, half=0, cost=4)
     assert choice.solve()[0] is choice.solve()[1]
+
+
+# ---------------------------------------------------------------- the minimum cut as a painter
+
+
+def against_tensorflow(graph: Graph, classes: Classes) -> tuple[Painting, Painting]:
+    before, after = paint_tensorflow(graph, classes), paint_mincut(graph, classes)
+    check_painting(after, graph)
+    for index, found in enumerate(classes.nodes):
+        if found.kind in (Kind.ALLOW, Kind.DENY) or before.rules[index] is Rule.TAINT:
+            assert after.compute[index] is before.compute[index]
+    assert cost_of_casts(graph, after.compute, bytes_of) <= cost_of_casts(
+        graph, before.compute, bytes_of
+    )
+    return before, after
+
+
+def bytes_of(value: Value) -> int:
+    return 6 * value.size
+
+
+@pytest.mark.parametrize("case", read_cases(), ids=lambda case: case.name)
+def test_the_cut_costs_no_more_than_tensorflow_s_passes(case) -> None:
+    lists = OpLists.for_half(OF_TENSORFLOW, "float16")
+    against_tensorflow(case.graph, classify(case.graph, lists, FLOAT16))
+
+
+def make_classes(of: Callable[[], Tiny]) -> tuple[Graph, Classes]:
+    graph = of().graph()
+    return graph, classify(graph, OpLists.for_half(ENTRIES, "float16"), FLOAT16)
+
+
+def test_the_cut_is_cheaper_on_some_programs() -> None:
+    cheaper = 0
+    for seed in range(60):
+        graph, classes = make_classes(lambda seed=seed: some_program(seed))
+        before, after = against_tensorflow(graph, classes)
+        cheaper += casts(graph, after) < casts(graph, before)
+    assert cheaper > 5
+
+
+def test_the_cut_weighs_bytes() -> None:
+    """Large is what the reduction reads: cast after it, not before."""
+    t = Tiny()
+    h = t.op("rowmax", t.op("relu", t.dot(size=1000)), size=10)
+    t.returns(t.op("exp", h))
+    graph, classes = make_classes(lambda: t)
+    assert paint_mincut(graph, classes).compute[graph.values[h].producer] is Paint.HALF

@@ -11,6 +11,7 @@ from duotone.errors import PolicyError
 from duotone.graph.graph import Paint
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve
+from duotone.precision.painters import PAINTERS
 from duotone.precision.pipeline import Capabilities, Decisions, decide, leave_full
 from duotone.precision.ranges.find import Assumptions
 from duotone.precision.ranges.intervals import INTERVAL_RULES
@@ -20,6 +21,7 @@ from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 from tests.graph.tiny import ENTRIES, FLOAT16, Tiny
 
 FUSES = Capabilities(
+    painters=frozenset({"duotone", "tensorflow"}),
     two_precisions=True,
     fuses_casts=True,
     takes_optimizations=True,
@@ -29,6 +31,7 @@ FUSES = Capabilities(
 )
 PLAIN = dataclasses.replace(
     FUSES,
+    painters=frozenset(PAINTERS),
     two_precisions=False,
     fuses_casts=False,
     takes_optimizations=False,
@@ -79,6 +82,13 @@ def test_casts_are_saved_only_if_each_is_an_operation() -> None:
 def test_casts_are_planned_for_who_applies_a_plan() -> None:
     assert decided(biased(), FUSES).plan.casts
     assert not decided(biased(), PLAIN).plan.casts
+
+
+def test_a_painter_is_for_the_programs_that_say_so() -> None:
+    policy = Policy(painter="mincut")
+    assert decided(biased(), PLAIN, policy).painting.changed
+    with pytest.raises(PolicyError, match=r"the painter is 'mincut'.*DUOTONE_PAINTER"):
+        decided(biased(), FUSES, policy)
 
 
 def test_weights_are_given_in_half() -> None:

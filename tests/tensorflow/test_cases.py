@@ -53,7 +53,7 @@ def test_tensorflow_s_answer(name, mode):
     assert functions == expected["functions"]
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["tensorflow", "mincut"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_rewritten_graph_is_well_typed_and_the_given_one_untouched(name, painter):
     text, answer = CASES[name]

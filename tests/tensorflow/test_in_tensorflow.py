@@ -47,7 +47,7 @@ def test_the_smallest_graph(tf, dtype):
     )
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_convolutional_network_and_its_gradient(tf, dtype, painter):
     kernel, scale, weights = _random(3, 3, 3, 8) / 5, np.ones(8, np.float32), _random(8, 4)
@@ -96,7 +96,7 @@ FETCH = {name: json.loads(answer)["fetch"] for name, _, answer in cases()}
 STATELESS = [name for name, graph in GRAPHS.items() if not STATE & {node.op for node in graph.node}]
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 @pytest.mark.parametrize("name", STATELESS)
 def test_observed_graphs_load_andrun(tf, tmp_path, name, painter):
     """In bfloat16, for which a CPU has all kernels; values are compared by the other tests."""

@@ -90,7 +90,7 @@ def test_a_function_is_half_and_float32_again(dtype):
     assert f"in {dtype}, " in out
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 def test_a_session(painter):
     run(f"""
     v1 = tf.compat.v1

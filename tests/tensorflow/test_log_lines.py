@@ -78,6 +78,18 @@ def test_the_logs_show_all_that_there_is():
         assert words in text, words
 
 
+def test_a_minimum_cut_logs_what_it_changes(caplog):
+    graph, settings, _ = case("r_transformer_train")
+    lines = log_of(caplog, graph, painter="mincut", **settings)
+    start = lines.index("Choosing the colors that move the fewest bytes through casts")
+    end = lines.index("Finding existing casts that can be made allow")
+    chosen = lines[start + 1 : end]
+    assert chosen
+    assert all(line.startswith("Painting type ") for line in chosen)
+    usual = log_of(caplog, graph, **settings)
+    assert lines[:start] == usual[:start]
+
+
 def test_a_walk_goes_back_to_its_starts_only_once():
     edges = [[1, 2], [0], [3], [], [2, 5], []]
     assert walk([0, 4, 1], edges.__getitem__, lambda unit: unit != 3) == [0, 2, 1, 4, 5]

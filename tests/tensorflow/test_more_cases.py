@@ -77,7 +77,7 @@ def test_tensorflow_s_answer(name, mode, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["tensorflow", "mincut"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rewritten_graph_is_well_typed(name, painter, monkeypatch):
     graph, answer = read(name)

@@ -150,7 +150,7 @@ for number in range(40):
     for node in message.meta_graphs[0].graph_def.node:
         node.attr[f"_a{number}"].i = number
 files.write(folder / "in.pb", message)
-for painter in ("duotone", "tensorflow"):
+for painter in ("tensorflow", "mincut"):
     for ending in ("pb", "pbtxt"):
         out = folder / f"{painter}.{ending}"
         policy = Policy(log_path=folder / "log")
@@ -312,5 +312,5 @@ def test_an_attribute_that_makes_no_sense_leaves_a_shape_unknown(tmp_path):
     product.attr["N"].i = 2
     product.attr["equation"].s = b"ab,bc->#"
     files.write(tmp_path / "in.pb", graph)
-    (done,) = rewrite_file(tmp_path / "in.pb", painter="tensorflow").graphs
+    (done,) = rewrite_file(tmp_path / "in.pb", painter="mincut").graphs
     assert done.result.painting["product"] == {"T": "f16"}

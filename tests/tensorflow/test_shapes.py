@@ -120,7 +120,7 @@ def test_every_float_of_a_training_graph_is_known():
     assert unknown == []
 
 
-@pytest.mark.parametrize("painter", ["duotone", "tensorflow"])
+@pytest.mark.parametrize("painter", ["duotone", "tensorflow", "mincut"])
 def test_a_rewrite_finds_each_shape_once(painter, monkeypatch):
     found: list[str] = []
     rule = SHAPE_RULES["MatMul"]
