@@ -15,9 +15,6 @@ ELEMENTS = -1
 """The port of the elements that a writer puts into a list of tensors."""
 INITIAL = -2
 """The port of the argument that a loop's first iteration gets."""
-_ELEMENTWISE = frozenset(
-    {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES, Trait.BOUNDS, Trait.ACTIVATION}
-)
 
 
 class Ports:
@@ -93,7 +90,8 @@ class Ports:
         shape has as many features as the bias that is added.
         """
         for node in reversed(nodes):
-            if not node.traits.isdisjoint(_ELEMENTWISE):
+            pointwise = {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES}
+            if node.traits & {*pointwise, Trait.BOUNDS, Trait.ACTIVATION}:
                 self._grow(self.values[node.outputs[0]], node.inputs)
 
     def _grow(self, result: Value, operands: Iterable[int]) -> None:
