@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
+Rolled = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""``duotone.reroll`` or the identity, around the function with the loop, inside of gradients."""
 
 
 def _normal(number: int, *shape: int, scale: float = 0.2) -> jax.Array:
     return scale * jax.random.normal(jax.random.key(number), shape)
 
 
-def gru(steps: int) -> Program:
+def gru(steps: int, rolled: Rolled) -> Program:
     """A training step of a GRU: the gradient of a loss over all steps."""
     width = 64
 
@@ -36,10 +38,10 @@ def gru(steps: int) -> Program:
         return total
 
     params = {name: _normal(i, 2 * width, width) for i, name in enumerate("zrh")}
-    return jax.value_and_grad(loss), (params, _normal(9, 16, steps, width))
+    return jax.value_and_grad(rolled(loss)), (params, _normal(9, 16, steps, width))
 
 
-def lstm(steps: int) -> Program:
+def lstm(steps: int, rolled: Rolled) -> Program:
     """All states of an LSTM."""
     width = 64
 
@@ -54,10 +56,10 @@ def lstm(steps: int) -> Program:
         return jnp.stack(outputs)
 
     arguments = (_normal(0, width, 4 * width), _normal(1, width, 4 * width), _normal(2, 4 * width))
-    return run, (*arguments, _normal(3, steps, 16, width))
+    return rolled(run), (*arguments, _normal(3, steps, 16, width))
 
 
-def wave(steps: int) -> Program:
+def wave(steps: int, rolled: Rolled) -> Program:
     """The wave equation, which needs the last two states."""
 
     def run(u: Any) -> Any:
@@ -67,10 +69,10 @@ def wave(steps: int) -> Program:
             before, now = now, 2 * now - before + 0.1 * curvature
         return now
 
-    return run, (jnp.sin(jnp.linspace(0.0, 6.28, 512)),)
+    return rolled(run), (jnp.sin(jnp.linspace(0.0, 6.28, 512)),)
 
 
-def runge_kutta(steps: int) -> Program:
+def runge_kutta(steps: int, rolled: Rolled) -> Program:
     """A driven pendulum by the method of Runge and Kutta."""
 
     def slope(t: Any, y: Any) -> Any:
@@ -88,10 +90,10 @@ def runge_kutta(steps: int) -> Program:
             y = y + dt / 6 * (a + 2 * b + 2 * c + d)
         return y
 
-    return run, (_normal(0, 2, 1024),)
+    return rolled(run), (_normal(0, 2, 1024),)
 
 
-def heat(steps: int) -> Program:
+def heat(steps: int, rolled: Rolled) -> Program:
     """The heat equation on a plane with a source that moves; the gradient by its conductivity."""
 
     def run(k: Any, u: Any, sources: Any) -> Any:
@@ -100,10 +102,10 @@ def heat(steps: int) -> Program:
             u = u + 0.1 * k * (around - 4 * u) + sources[t]
         return jnp.sum(u**2)
 
-    return jax.grad(run), (jnp.float32(0.7), _normal(0, 32, 32), _normal(1, steps, 32, 32))
+    return jax.grad(rolled(run)), (jnp.float32(0.7), _normal(0, 32, 32), _normal(1, steps, 32, 32))
 
 
-def character_model(steps: int) -> Program:
+def character_model(steps: int, rolled: Rolled) -> Program:
     """A vanilla recurrent network over characters, its loss summed step by step."""
     vocabulary, width = 32, 48
 
@@ -125,10 +127,10 @@ def character_model(steps: int) -> Program:
         _normal(4, vocabulary),
     )
     inputs = jax.random.randint(jax.random.key(5), (steps,), 0, vocabulary)
-    return jax.grad(loss), (params, inputs, jnp.roll(inputs, -1), jnp.zeros(width))
+    return jax.grad(rolled(loss)), (params, inputs, jnp.roll(inputs, -1), jnp.zeros(width))
 
 
-def hamiltonian(steps: int) -> Program:
+def hamiltonian(steps: int, rolled: Rolled) -> Program:
     """The leapfrog of a Hamiltonian sampler on a logistic regression."""
 
     def potential(q: Any, data: Any, labels: Any) -> Any:
@@ -146,10 +148,10 @@ def hamiltonian(steps: int) -> Program:
         return q, p
 
     labels = (jnp.arange(256) % 2).astype(jnp.float32)
-    return run, (_normal(0, 16), _normal(1, 16), _normal(2, 256, 16), labels)
+    return rolled(run), (_normal(0, 16), _normal(1, 16), _normal(2, 256, 16), labels)
 
 
-def kalman(steps: int) -> Program:
+def kalman(steps: int, rolled: Rolled) -> Program:
     """A Kalman filter that returns every mean."""
     size = 6
 
@@ -166,14 +168,14 @@ def kalman(steps: int) -> Program:
             means.append(x)
         return jnp.stack(means)
 
-    return run, (
+    return rolled(run), (
         jnp.eye(size) + _normal(0, size, size, scale=0.05),
         _normal(1, 2, size),
         _normal(2, steps, 2),
     )
 
 
-def inner_loop(steps: int) -> Program:
+def inner_loop(steps: int, rolled: Rolled) -> Program:
     """Learning to learn: the gradient through steps of gradient descent with momentum."""
 
     def model(w: Any, x: Any) -> Any:
@@ -188,10 +190,10 @@ def inner_loop(steps: int) -> Program:
         return jnp.mean((model(w, x) - y) ** 2)
 
     w = {"a": _normal(0, 8, 32), "b": _normal(1, 32, 1)}
-    return jax.grad(outer), (w, _normal(2, 64, 8), _normal(3, 64, 1))
+    return jax.grad(rolled(outer)), (w, _normal(2, 64, 8), _normal(3, 64, 1))
 
 
-def neural_ode(steps: int) -> Program:
+def neural_ode(steps: int, rolled: Rolled) -> Program:
     """A neural ODE by Heun's method, trained through its steps."""
 
     def loss(params: Any, y: Any, target: Any) -> Any:
@@ -212,10 +214,10 @@ def neural_ode(steps: int) -> Program:
     params = [
         (_normal(i, a, b), jnp.zeros(b)) for i, (a, b) in enumerate(itertools.pairwise(sizes))
     ]
-    return jax.value_and_grad(loss), (params, _normal(8, 128, 4), _normal(9, 128, 4))
+    return jax.value_and_grad(rolled(loss)), (params, _normal(8, 128, 4), _normal(9, 128, 4))
 
 
-PROGRAMS: dict[str, tuple[Callable[[int], Program], int]] = {
+PROGRAMS: dict[str, tuple[Callable[[int, Rolled], Program], int]] = {
     "GRU, training step": (gru, 30),
     "LSTM": (lstm, 120),
     "wave equation": (wave, 60),

@@ -40,7 +40,7 @@ ClosedJaxpr = Any
 Atom = Any
 """A ``Var`` or a ``Literal``."""
 
-ARRAY_TYPES = frozenset({_array.ArrayImpl})
+ArrayType = _array.ArrayImpl
 """The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
 
 argument_registry = _tree_util.tracing_registry

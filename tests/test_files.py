@@ -18,14 +18,6 @@ from duotone._files import check_writable, folder_in_one_step, prepare_folder, w
 from duotone.errors import ArgumentError, WriteError
 
 
-@pytest.fixture(params=["nameless", "named"])
-def way(request, monkeypatch):
-    """Both ways to write a file: as on Linux, and as where files cannot be without a name."""
-    if request.param == "named":
-        monkeypatch.setattr(_files, "_write_nameless", lambda *args: False)
-    return request.param
-
-
 def modes(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -33,14 +25,14 @@ def modes(path: Path) -> int:
 @pytest.mark.parametrize(
     ("content", "expected"), [("ä\n", "ä\n".encode()), (b"\x00\xff", b"\x00\xff")]
 )
-def test_the_file_has_the_content_and_nothing_else_is_left(tmp_path, content, expected, way):
+def test_the_file_has_the_content_and_nothing_else_is_left(tmp_path, content, expected):
     write_atomically(tmp_path / "a", "an older and longer content")
     write_atomically(tmp_path / "a", content)
     assert (tmp_path / "a").read_bytes() == expected
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, way):
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
     write_atomically(tmp_path / "a", "old")
 
     def refuse(self, target):
@@ -54,7 +46,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monke
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_a_new_file_may_be_read_by_whom_the_umask_allows(tmp_path, umask, mode, way):
+def test_a_new_file_may_be_read_by_whom_the_umask_allows(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_atomically(tmp_path / "a", "text")
@@ -64,7 +56,7 @@ def test_a_new_file_may_be_read_by_whom_the_umask_allows(tmp_path, umask, mode, 
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
-def test_an_existing_file_keeps_its_mode(tmp_path, mode, way):
+def test_an_existing_file_keeps_its_mode(tmp_path, mode):
     """Catches: a report that only its owner could read, open to all after the next run."""
     (tmp_path / "a").touch()
     (tmp_path / "a").chmod(mode)
@@ -72,7 +64,7 @@ def test_an_existing_file_keeps_its_mode(tmp_path, mode, way):
     assert modes(tmp_path / "a") == mode
 
 
-def test_a_link_is_followed(tmp_path, way):
+def test_a_link_is_followed(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "real").write_text("old")
     for name, there in (("one", True), ("two", False)):
@@ -84,14 +76,14 @@ def test_a_link_is_followed(tmp_path, way):
     assert sorted(p.name for p in (tmp_path / "disk").iterdir()) == ["new", "real"]
 
 
-def test_the_longest_name_that_the_file_system_takes(tmp_path, way):
+def test_the_longest_name_that_the_file_system_takes(tmp_path):
     """Catches: a temporary name that is longer than the file's own."""
     name = "x" * os.pathconf(tmp_path, "PC_NAME_MAX")
     write_atomically(tmp_path / name, "text")
     assert (tmp_path / name).read_text() == "text"
 
 
-def test_a_name_that_is_too_long_is_named(tmp_path, way):
+def test_a_name_that_is_too_long_is_named(tmp_path):
     path = tmp_path / ("x" * 300)
     for write in (check_writable, lambda p: write_atomically(p, "text")):
         with pytest.raises(WriteError, match=r"xxx: File name too long\. .* 300 bytes"):
@@ -103,15 +95,13 @@ def test_a_name_that_is_too_long_is_named(tmp_path, way):
     ("number", "remedy"),
     [(errno.ENOSPC, "Free some space"), (errno.EROFS, "may write to"), (errno.EIO, "another file")],
 )
-def test_what_the_file_system_refuses_is_named_with_a_remedy(
-    tmp_path, monkeypatch, number, remedy, way
-):
+def test_what_the_file_system_refuses_is_named_with_a_remedy(tmp_path, monkeypatch, number, remedy):
     write_atomically(tmp_path / "a", "old")
 
-    def refuse(handle, data, old):
+    def refuse(handle):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(_files, "_fill", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(WriteError, match=f"a: {os.strerror(number)}\\. .*{remedy}") as e:
         write_atomically(tmp_path / "a", "new")
     assert e.value.errno == number
@@ -119,16 +109,14 @@ def test_what_the_file_system_refuses_is_named_with_a_remedy(
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_really_full_disk(tmp_path, way):
+def test_a_really_full_disk(tmp_path):
     """A limit of the process simulates a full disk: the kernel refuses in the middle of a write."""
-    script = f"""
+    script = """
         import resource, signal, sys
         from pathlib import Path
         from duotone import _files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        if {way == "named"}:
-            _files._write_nameless = lambda *args: False
         _files.write_atomically(Path("a"), b"x" * 5000)
     """
     (tmp_path / "a").write_text("old")
@@ -138,7 +126,7 @@ def test_a_really_full_disk(tmp_path, way):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_device_is_not_replaced(tmp_path, way):
+def test_a_device_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for write in (check_writable, lambda p: write_atomically(p, "text")):
         with pytest.raises(WriteError, match=r"pipe: it is not a regular file\. Name a file"):
@@ -147,7 +135,7 @@ def test_a_device_is_not_replaced(tmp_path, way):
             write(tmp_path)
 
 
-def test_links_in_a_circle_and_folders_that_are_not_there(tmp_path, way):
+def test_links_in_a_circle_and_folders_that_are_not_there(tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     (tmp_path / "file").touch()
     for name, says in (
@@ -186,74 +174,26 @@ def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 KILLED = """
-    import os, signal, sys
+    import os, signal
     from pathlib import Path
     from duotone import _files
 
-    def killed(handle, data, old, write=_files._fill):
-        write(handle, data, old)
+    def pieces():
+        yield b"new"
         os.kill(os.getpid(), {number})
 
-    {way}
-    _files._fill = killed
-    _files.write_atomically(Path("a"), "new")
+    _files.write_pieces_atomically(Path("a"), pieces())
 """
-NAMED = "_files._write_nameless = lambda *args: False"
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
-def test_a_killed_run_leaves_nothing_and_the_old_file(tmp_path, name, way):
+@pytest.mark.parametrize(("name", "left"), [("SIGTERM", 1), ("SIGINT", 0), ("SIGKILL", 1)])
+def test_a_killed_run_leaves_the_old_file(tmp_path, name, left):
     write_atomically(tmp_path / "a", "old")
     number = getattr(signal, name)
-    done = python(KILLED.format(number=int(number), way=NAMED if way == "named" else ""), tmp_path)
-    assert done.returncode == -number  # the status says why, as if nothing had been in between
+    done = python(KILLED.format(number=int(number)), tmp_path)
+    assert done.returncode == -number
     assert (tmp_path / "a").read_text() == "old"
-    left = [p.name for p in tmp_path.iterdir() if p.name != "a"]
-    assert len(left) == (1 if (name, way) == ("SIGKILL", "named") else 0)
-
-
-KILLED_IN_A_FOLDER = """
-    import os
-    from pathlib import Path
-    from duotone._files import folder_in_one_step
-
-    with folder_in_one_step(Path("model")) as folder:
-        (folder / "variables").write_text("large")
-        os.kill(os.getpid(), {number})
-"""
-
-
-def test_a_killed_run_leaves_no_folder(tmp_path):
-    done = python(KILLED_IN_A_FOLDER.format(number=15), tmp_path)
-    assert done.returncode == -15
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("script", [KILLED, KILLED_IN_A_FOLDER], ids=["file", "folder"])
-def test_what_kill_9_left_is_removed_by_the_next_run_and_nothing_else(tmp_path, script):
-    python(script.format(number=9, way=NAMED), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
-    (tmp_path / ".duotone-notes.tmp").touch()  # somebody else's
-    with _files._temporary(tmp_path, _files._create_folder) as (in_use, _):
-        write_atomically(tmp_path / "a", "new")
-        assert {p.name for p in tmp_path.iterdir()} == {"a", ".duotone-notes.tmp", in_use.name}
-        in_use.rmdir()
-
-
-def test_a_handler_of_the_program_itself_is_left_alone(tmp_path):
-    script = """
-        import os, signal
-        from pathlib import Path
-        from duotone._files import folder_in_one_step
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts the tests with it ignored
-        signal.signal(signal.SIGTERM, lambda *_: print("own handler"))
-        with folder_in_one_step(Path("model")):
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
-        print(signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
-    """
-    assert python(script, tmp_path).stdout.split("\n")[:2] == ["own handler", "True"]
-    assert (tmp_path / "model").is_dir()
+    assert len([p.name for p in tmp_path.iterdir() if p.name != "a"]) == left
 
 
 def test_a_folder_appears_in_one_step_and_where_its_link_leads(tmp_path):

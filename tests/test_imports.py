@@ -284,7 +284,7 @@ def printed_by(code: str, **environ: str) -> str:
 
 
 def test_importing_duotone_loads_no_library():
-    heavy = "jax typer sklearn matplotlib plotext flax equinox haiku keras tensorboard".split()
+    heavy = "jax typer sklearn matplotlib flax equinox haiku keras tensorboard".split()
     code = f"import sys, duotone; print([m for m in {heavy!r} if m in sys.modules])"
     assert printed_by(code) == "[]"
     assert printed_by(f"{code}; print('duotone.cli' in sys.modules)").endswith("False")

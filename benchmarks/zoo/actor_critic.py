@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 from typing import Any
 
 import flax.linen as nn
@@ -33,19 +33,8 @@ Batch = dict[str, jax.Array]
 """The games that were played, each array with (time, games) in front."""
 _DISCOUNT, _MIX, _CLIP = 0.99, 0.95, 0.1
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of an actor with a critic and its batch; a convolution is (width, window, stride)."""
-
-    time: int
-    games: int
-    image: int
-    convolutions: tuple[tuple[int, int, int], ...]
-    width: int
-    actions: int
-    frames: int = 4
-
+Shape = namedtuple("Shape", "time games image convolutions width actions frames", defaults=(4,))
+"""Numbers of an actor with a critic and its batch; a convolution is (width, window, stride)."""
 
 _DQN = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SHAPES: dict[Size, Shape] = {

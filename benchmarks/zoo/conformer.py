@@ -12,8 +12,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -27,22 +27,8 @@ from benchmarks.zoo.unet import sinusoids
 Batch = tuple[jax.Array, jax.Array]
 """Spectra and the letters that were said."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a Conformer and its batch; ``letters`` are said in each piece."""
-
-    batch: int
-    frames: int
-    bands: int
-    layers: int
-    width: int
-    heads: int
-    window: int
-    letters: int
-    vocabulary: int
-
-
+Shape = namedtuple("Shape", "batch frames bands layers width heads window letters vocabulary")
+"""Numbers of a Conformer and its batch; ``letters`` are said in each piece."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(16, 800, 80, 6, 256, 4, 31, 64, 1024),
     "cpu": Shape(4, 160, 80, 3, 144, 4, 15, 16, 256),

@@ -9,7 +9,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -20,20 +20,8 @@ import optax
 from benchmarks.zoo.case import INPUTS, Size, TrainCase, cross_entropy, network_case
 from benchmarks.zoo.layers import Drop, Dtype, Perceptron, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a ConvNeXt and its batch."""
-
-    batch: int
-    image: int
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    drop: float
-    classes: int
-    layer_scale: float = 1e-6
-
-
+Shape = namedtuple("Shape", "batch image depths widths drop classes layer_scale", defaults=(1e-6,))
+"""Numbers of a ConvNeXt and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 224, (3, 3, 9, 3), (96, 192, 384, 768), 0.1, 1000),
     "cpu": Shape(4, 64, (1, 1, 1), (48, 96, 192), 0.1, 100),

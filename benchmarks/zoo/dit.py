@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -22,26 +22,11 @@ from benchmarks.zoo.case import Size, TrainCase
 from benchmarks.zoo.layers import Dtype, Perceptron, SelfAttention, small_normal
 from benchmarks.zoo.unet import denoising_case, sinusoids
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a DiT and its batch.
-
-    Attributes:
-        gate: standard deviation of the weights that make scales, shifts and gates. The published 0
-            would leave all blocks without a gradient.
-    """
-
-    batch: int
-    latent: int
-    patch: int
-    layers: int
-    width: int
-    heads: int
-    classes: int = 1000
-    gate: float = 0.02
-
-
+Shape = namedtuple(
+    "Shape", "batch latent patch layers width heads classes gate", defaults=(1000, 0.02)
+)
+"""Numbers of a DiT and its batch; ``gate`` is the standard deviation of the weights that make
+scales, shifts and gates. The published 0 would leave all blocks without a gradient."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 32, 2, 12, 768, 12),
     "cpu": Shape(4, 32, 4, 4, 256, 4, classes=100),

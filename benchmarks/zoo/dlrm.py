@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -25,20 +25,8 @@ from benchmarks.zoo.layers import Dtype
 Batch = tuple[jax.Array, jax.Array, jax.Array]
 """Numbers, row indices and clicks."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a DLRM and its batch."""
-
-    batch: int
-    tables: int
-    rows: int
-    width: int
-    bottom: tuple[int, ...]
-    top: tuple[int, ...]
-    numbers: int = 13
-
-
+Shape = namedtuple("Shape", "batch tables rows width bottom top numbers", defaults=(13,))
+"""Numbers of a DLRM and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(32768, 26, 1_538_462, 128, (512, 256), (1024, 1024, 512, 256)),
     "cpu": Shape(4096, 26, 1000, 32, (128, 64), (256, 128)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -35,17 +36,8 @@ class Stage:
     stride: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of an EfficientNet and its batch."""
-
-    batch: int
-    image: int
-    stem: int
-    stages: tuple[Stage, ...]
-    head: int
-    classes: int
-
+Shape = namedtuple("Shape", "batch image stem stages head classes")
+"""Numbers of an EfficientNet and its batch."""
 
 _B0 = (
     Stage(1, 16, 1, 3, 1),

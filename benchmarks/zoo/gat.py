@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -24,20 +24,8 @@ from benchmarks.zoo.layers import Dtype
 Batch = tuple[jax.Array, jax.Array, jax.Array]
 """Features of the nodes, edges and labels."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a graph attention network and its graph."""
-
-    nodes: int
-    edges: int
-    features: int
-    layers: int
-    heads: int
-    width: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "nodes edges features layers heads width classes")
+"""Numbers of a graph attention network and its graph."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(169_343, 1_166_243, 128, 3, 8, 32, 40),
     "cpu": Shape(2_048, 16_384, 64, 2, 4, 16, 40),

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -22,20 +22,8 @@ import optax
 from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case
 from benchmarks.zoo.layers import Block, Dtype, causal_mask, drawn_from, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a language model and its batch."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    context: int
-
-
+Shape = namedtuple("Shape", "batch length layers width heads vocabulary context")
+"""Numbers of a language model and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(8, 1024, 12, 768, 12, 50257, 1024),
     "cpu": Shape(4, 128, 4, 256, 4, 4096, 128),

@@ -11,8 +11,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -22,22 +22,10 @@ from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.gpt2 import language_model_case
 from benchmarks.zoo.layers import Dtype, attend, causal_mask, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a Llama and its batch; ``tied`` where the embedding is also the head."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    heads: int
-    groups: int
-    hidden: int
-    vocabulary: int
-    tied: bool = True
-
-
+Shape = namedtuple(
+    "Shape", "batch length layers width heads groups hidden vocabulary tied", defaults=(True,)
+)
+"""Numbers of a Llama and its batch; ``tied`` where the embedding is also the head."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(4, 2048, 16, 2048, 32, 8, 8192, 128256),
     "cpu": Shape(4, 128, 4, 256, 8, 2, 704, 4096),

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -27,19 +27,8 @@ from benchmarks.zoo.case import (
 )
 from benchmarks.zoo.layers import Drop, Dtype, drawn_from
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of an LSTM language model and its batch."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    vocabulary: int
-    drop: float
-
-
+Shape = namedtuple("Shape", "batch length layers width vocabulary drop")
+"""Numbers of an LSTM language model and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(20, 35, 2, 1500, 10_000, 0.65),
     "cpu": Shape(16, 24, 2, 256, 2048, 0.65),

@@ -10,9 +10,9 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -22,21 +22,10 @@ from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.gpt2 import language_model_case
 from benchmarks.zoo.layers import Dtype, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a Mamba and its batch."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    vocabulary: int
-    chunk: int
-    state: int = 16
-    window: int = 4
-
-
+Shape = namedtuple(
+    "Shape", "batch length layers width vocabulary chunk state window", defaults=(16, 4)
+)
+"""Numbers of a Mamba and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(8, 1024, 4, 768, 50280, 64),
     "cpu": Shape(2, 128, 2, 192, 4096, 32),

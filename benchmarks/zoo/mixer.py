@@ -8,8 +8,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -20,21 +20,8 @@ from benchmarks.zoo.case import Size, TrainCase
 from benchmarks.zoo.layers import Dtype, small_normal
 from benchmarks.zoo.resnet50 import classifier_case
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a mixer and its batch."""
-
-    batch: int
-    image: int
-    patch: int
-    layers: int
-    width: int
-    over_patches: int
-    over_channels: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "batch image patch layers width over_patches over_channels classes")
+"""Numbers of a mixer and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 224, 16, 8, 512, 256, 2048, 1000),
     "cpu": Shape(8, 96, 8, 4, 256, 128, 1024, 100),

@@ -10,9 +10,9 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -33,22 +33,10 @@ from benchmarks.zoo.layers import (
     small_normal,
 )
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a mixture of experts and its batch."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    experts: int = 8
-    chosen: int = 2
-    room: float = 1.25
-
-
+Shape = namedtuple(
+    "Shape", "batch length layers width heads vocabulary experts chosen room", defaults=(8, 2, 1.25)
+)
+"""Numbers of a mixture of experts and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(8, 1024, 12, 768, 12, 32128),
     "cpu": Shape(4, 128, 4, 256, 4, 4096),

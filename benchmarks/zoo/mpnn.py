@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -25,20 +25,8 @@ from benchmarks.zoo.unet import squared_error
 Batch = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 """Features of nodes and of edges, where the edges are, and accelerations."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a mesh network and its batch, which is one graph."""
-
-    nodes: int
-    edges: int
-    features: int
-    sides: int
-    steps: int
-    width: int
-    found: int = 2
-
-
+Shape = namedtuple("Shape", "nodes edges features sides steps width found", defaults=(2,))
+"""Numbers of a mesh network and its batch, which is one graph."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(16 * 1_885, 16 * 11_000, 11, 3, 10, 128),
     "cpu": Shape(1_885, 11_000, 11, 3, 4, 64),

@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -26,20 +26,8 @@ Batch = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 """Where rays begin, their directions, their colours, and a seed."""
 _NEAR, _FAR = 2.0, 6.0
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a radiance field and its batch."""
-
-    rays: int
-    coarse: int
-    fine: int
-    layers: int
-    width: int
-    octaves: int
-    turns: int
-
-
+Shape = namedtuple("Shape", "rays coarse fine layers width octaves turns")
+"""Numbers of a radiance field and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(4_096, 64, 128, 8, 256, 10, 4),
     "cpu": Shape(256, 16, 16, 4, 64, 6, 2),

@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -23,22 +23,8 @@ from benchmarks.zoo.case import Size, TrainCase
 from benchmarks.zoo.layers import Block, Dtype, Perceptron, attend, small_normal
 from benchmarks.zoo.resnet50 import classifier_case
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a perceiver and its batch."""
-
-    batch: int
-    image: int
-    bands: int
-    readings: int
-    layers: int
-    latents: int
-    width: int
-    heads: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "batch image bands readings layers latents width heads classes")
+"""Numbers of a perceiver and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(8, 224, 64, 2, 3, 512, 512, 8, 1000),
     "cpu": Shape(4, 48, 16, 1, 2, 96, 192, 4, 100),

@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -34,17 +34,8 @@ Batch = tuple[jax.Array, jax.Array, jax.Array]
 """Points inside, points of the border, values there."""
 VISCOSITY = 0.01 / math.pi
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a solver and its batch."""
-
-    inside: int
-    border: int
-    layers: int
-    width: int
-
-
+Shape = namedtuple("Shape", "inside border layers width")
+"""Numbers of a solver and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(65_536, 4_096, 8, 256),
     "cpu": Shape(4_096, 256, 4, 64),

@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -21,18 +21,8 @@ import optax
 from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a PointNet++ and its batch; a level is (centres, near points, widths)."""
-
-    batch: int
-    points: int
-    levels: tuple[tuple[int, int, tuple[int, ...]], ...]
-    last: tuple[int, ...]
-    head: tuple[int, ...]
-    classes: int
-
+Shape = namedtuple("Shape", "batch points levels last head classes")
+"""Numbers of a PointNet++ and its batch; a level is (centres, near points, widths)."""
 
 _LEVELS = ((512, 32, (64, 64, 128)), (128, 64, (128, 128, 256)))
 SHAPES: dict[Size, Shape] = {

@@ -9,8 +9,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 from typing import Any
 
 import flax.linen as nn
@@ -26,18 +26,8 @@ _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal"
 
 _ONE_AROUND: Any = ((1, 1), (1, 1))
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of an image classifier and its batch."""
-
-    batch: int
-    image: int
-    stages: tuple[int, ...]
-    width: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "batch image stages width classes")
+"""Numbers of an image classifier and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 224, (3, 4, 6, 3), 64, 1000),
     "cpu": Shape(16, 64, (1, 1, 1, 1), 64, 100),

@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -21,18 +21,8 @@ from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.gpt2 import language_model_case
 from benchmarks.zoo.layers import Dtype, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of an RWKV and its batch."""
-
-    batch: int
-    length: int
-    layers: int
-    width: int
-    vocabulary: int
-
-
+Shape = namedtuple("Shape", "batch length layers width vocabulary")
+"""Numbers of an RWKV and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(8, 512, 6, 768, 50277),
     "cpu": Shape(2, 64, 2, 256, 4096),

@@ -9,9 +9,9 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -23,20 +23,8 @@ from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.layers import Dtype, Perceptron, small_normal
 from benchmarks.zoo.resnet50 import classifier_case
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a Swin and its batch."""
-
-    batch: int
-    image: int
-    depths: tuple[int, ...]
-    width: int
-    head: int
-    window: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "batch image depths width head window classes")
+"""Numbers of a Swin and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 224, (2, 2, 6, 2), 96, 32, 7, 1000),
     "cpu": Shape(4, 112, (2, 2), 64, 32, 7, 100),

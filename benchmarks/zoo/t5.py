@@ -10,9 +10,9 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -25,21 +25,8 @@ from benchmarks.zoo.layers import Dtype, attend, causal_mask, drawn_from, small_
 
 _BUCKETS, _FARTHEST = 32, 128
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a T5 and its batch."""
-
-    batch: int
-    read: int
-    written: int
-    layers: int
-    width: int
-    heads: int
-    hidden: int
-    vocabulary: int
-
-
+Shape = namedtuple("Shape", "batch read written layers width heads hidden vocabulary")
+"""Numbers of a T5 and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(16, 512, 128, 6, 512, 8, 2048, 32128),
     "cpu": Shape(4, 96, 48, 2, 256, 4, 1024, 4096),

@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -21,19 +21,8 @@ import optax
 from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype, attend
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a pair stack and its protein."""
-
-    residues: int
-    features: int
-    blocks: int
-    width: int
-    heads: int
-    bins: int = 64
-
-
+Shape = namedtuple("Shape", "residues features blocks width heads bins", defaults=(64,))
+"""Numbers of a pair stack and its protein."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(256, 64, 3, 128, 4),
     "cpu": Shape(48, 32, 2, 64, 4),

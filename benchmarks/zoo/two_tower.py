@@ -10,8 +10,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -28,22 +28,8 @@ from benchmarks.zoo.case import (
 )
 from benchmarks.zoo.layers import Block, Dtype, causal_mask, small_normal
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of two towers and their batch."""
-
-    batch: int
-    image: int
-    patch: int
-    length: int
-    layers: int
-    width: int
-    heads: int
-    joint: int
-    vocabulary: int
-
-
+Shape = namedtuple("Shape", "batch image patch length layers width heads joint vocabulary")
+"""Numbers of two towers and their batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(256, 224, 16, 64, 6, 384, 6, 256, 49408),
     "cpu": Shape(8, 64, 8, 32, 3, 192, 3, 128, 4096),

@@ -10,9 +10,9 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -30,21 +30,10 @@ from benchmarks.zoo.case import (
 )
 from benchmarks.zoo.layers import Drop, Dtype, attend
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a U-Net and its batch; ``attention`` are the sizes of image that get it."""
-
-    batch: int
-    image: int
-    width: int
-    factors: tuple[int, ...]
-    blocks: int
-    attention: tuple[int, ...]
-    groups: int
-    drop: float = 0.1
-
-
+Shape = namedtuple(
+    "Shape", "batch image width factors blocks attention groups drop", defaults=(0.1,)
+)
+"""Numbers of a U-Net and its batch; ``attention`` are the sizes of image that get it."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(128, 32, 128, (1, 2, 2, 2), 2, (16,), 32),
     "cpu": Shape(4, 32, 32, (1, 2), 1, (16,), 8),

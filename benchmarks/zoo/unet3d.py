@@ -9,8 +9,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -27,18 +27,8 @@ from benchmarks.zoo.case import (
 )
 from benchmarks.zoo.layers import Dtype
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a U-Net for volumes and its batch."""
-
-    batch: int
-    volume: int
-    widths: tuple[int, ...]
-    classes: int
-    channels: int = 4
-
-
+Shape = namedtuple("Shape", "batch volume widths classes channels", defaults=(4,))
+"""Numbers of a U-Net for volumes and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(2, 128, (32, 64, 128, 256, 320), 4),
     "cpu": Shape(1, 32, (16, 32, 64), 4),

@@ -6,7 +6,7 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -17,20 +17,8 @@ from benchmarks.zoo.case import Size, TrainCase
 from benchmarks.zoo.layers import Block, Dtype, small_normal
 from benchmarks.zoo.resnet50 import classifier_case
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a vision transformer and its batch."""
-
-    batch: int
-    image: int
-    patch: int
-    layers: int
-    width: int
-    heads: int
-    classes: int
-
-
+Shape = namedtuple("Shape", "batch image patch layers width heads classes")
+"""Numbers of a vision transformer and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(64, 224, 16, 12, 768, 12, 1000),
     "cpu": Shape(8, 96, 8, 4, 256, 4, 100),

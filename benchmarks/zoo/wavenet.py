@@ -9,8 +9,8 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import namedtuple
 
 import flax.linen as nn
 import jax
@@ -20,20 +20,8 @@ import optax
 from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
 from benchmarks.zoo.layers import Dtype
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Numbers of a WaveNet and its batch."""
-
-    batch: int
-    length: int
-    stacks: int
-    layers: int
-    width: int
-    skip: int
-    levels: int = 256
-
-
+Shape = namedtuple("Shape", "batch length stacks layers width skip levels", defaults=(256,))
+"""Numbers of a WaveNet and its batch."""
 SHAPES: dict[Size, Shape] = {
     "full": Shape(4, 8_192, 2, 10, 128, 256),
     "cpu": Shape(2, 1_024, 1, 6, 64, 128),

@@ -7,10 +7,10 @@ TensorFlow without importing these libraries: a program that passes one has impo
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from duotone.adapters import ENABLE
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.arguments import is_off
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
@@ -32,36 +32,26 @@ if TYPE_CHECKING:
     class _WrappedKeras(Protocol):  # first: a type checker takes it where it knows nothing
         def __getattr__(self, name: str) -> Any: ...
 
+    class _Settings(TypedDict, total=False):
+        dtype: Any
+        policy: Policy | None
+        axis_name: AxisName | None
+
+    class _MoreSettings(_Settings, total=False):
+        enabled: bool
+
 
 @overload
 def enable_mixed_precision_graph_rewrite(
-    opt: _Keras,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
-    enabled: bool = ...,
+    opt: _Keras, loss_scale: Any = ..., **settings: Unpack[_MoreSettings]
 ) -> _WrappedKeras: ...
 @overload
 def enable_mixed_precision_graph_rewrite(
-    opt: optax.GradientTransformation,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
-    enabled: bool = ...,
+    opt: optax.GradientTransformation, loss_scale: Any = ..., **settings: Unpack[_MoreSettings]
 ) -> MixedPrecisionOptimizer: ...
 @overload
 def enable_mixed_precision_graph_rewrite(
-    opt: Any,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
-    enabled: bool = ...,
+    opt: Any, loss_scale: Any = ..., **settings: Unpack[_MoreSettings]
 ) -> Any: ...
 def enable_mixed_precision_graph_rewrite(
     opt: Any,
@@ -134,30 +124,15 @@ def enable_mixed_precision_graph_rewrite(
 
 @overload
 def optimizer_from_environment(
-    opt: _Keras,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
+    opt: _Keras, loss_scale: Any = ..., **settings: Unpack[_Settings]
 ) -> _WrappedKeras: ...
 @overload
 def optimizer_from_environment(
-    opt: optax.GradientTransformation,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
+    opt: optax.GradientTransformation, loss_scale: Any = ..., **settings: Unpack[_Settings]
 ) -> MixedPrecisionOptimizer: ...
 @overload
 def optimizer_from_environment(
-    opt: Any,
-    loss_scale: Any = ...,
-    *,
-    dtype: Any = ...,
-    policy: Policy | None = ...,
-    axis_name: AxisName | None = ...,
+    opt: Any, loss_scale: Any = ..., **settings: Unpack[_Settings]
 ) -> Any: ...
 def optimizer_from_environment(
     opt: Any,
@@ -238,6 +213,11 @@ def _wrapped(
         scale_or_none = loss_scale if scale else None
         enable = _adapter_of(opt)
         return enable(opt, scale_or_none, dtype=dtype, policy=policy, rewrite=rewrite)
+    if "tensorflow" in sys.modules and not hasattr(opt, "update"):
+        raise ArgumentTypeError(
+            f"enable_mixed_precision_graph_rewrite: {kind_of(opt)} is not an optimizer of Keras, "
+            "tf.compat.v1.train or Optax. Make one first, such as keras.optimizers.Adam()."
+        )
     from duotone.adapters import optax
 
     parts = {"rewrite": rewrite, "scale": scale}

@@ -17,8 +17,6 @@ from duotone.errors import ArgumentError
 OPTIMIZER = "duotone>LossScaleOptimizer"
 """The name under which Keras saves a wrapped optimizer."""
 
-_BACKENDS = frozenset({"tensorflow", "torch", "openvino"})
-
 
 class _Optimizer:
     """The placeholder for the wrapped optimizer until its class is loaded."""
@@ -73,7 +71,7 @@ def name_backend(error: ImportError) -> None:
         error: the error of the import.
     """
     library = (error.name or "").partition(".")[0]
-    if library in _BACKENDS:
+    if library in ("tensorflow", "torch", "openvino"):
         error.add_note(
             f"duotone: Keras looks for {library}, its backend unless another one is chosen. Set "
             "the environment variable KERAS_BACKEND=jax before keras is imported."

@@ -10,7 +10,6 @@ import enum
 import functools
 import importlib.util
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from duotone.samples.digits import Trainer
     from duotone.samples.training_report import Result
 
-_CURVE_ROWS = 8
-_CURVE_COLUMNS = range(12, 37)  # from a third of 80 columns to a comfortable width
-_CURVE_POINTS = 40
 _CPU_NOTE = (
     "Step times on a CPU say nothing about a GPU. Most CPUs emulate half precision, so autocast "
     "leaves functions unchanged there. This demo rewrites them: Policy(ignore_performance=True)."
@@ -70,7 +66,11 @@ def demo(
 
     console = Console()
     prepare_folder(out)
-    _say_missing(console)
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print(
+            "Without the picture of the training: pip install 'duotone[demo]' draws it.",
+            markup=False,
+        )
     data = load_digits()
     names = [p for p in Precision if precision.value in ("all", p.value)]
     trainers = [Trainer(name, epochs, data) for name in names]
@@ -80,28 +80,12 @@ def demo(
         f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
     )
     results = _train(console, trainers, range(seed, seed + seeds))
-    console.print(comparison(results, console.width))
+    console.print(comparison(results))
     if jax.default_backend() == "cpu" and len(names) > 1:
         console.print(f"[dim]{_CPU_NOTE}[/dim]")
     files = write_report(out, results)
     written = ", ".join(file.name for file in files)
     console.print(f"Report: [bold]{escape(str(out))}/[/bold] ({written})")
-
-
-def _say_missing(console: Console) -> None:
-    """Prints what the demonstration leaves out because a drawing library is missing."""
-    drawn = {"matplotlib": "picture of the training", "plotext": "loss curve in the table"}
-    missing = [what for library, what in drawn.items() if not _is_there(library)]
-    if missing:
-        console.print(
-            f"Without {' and '.join(missing)}: pip install 'duotone[demo]' draws "
-            f"{'it' if len(missing) == 1 else 'them'}.",
-            markup=False,
-        )
-
-
-def _is_there(library: str) -> bool:
-    return importlib.util.find_spec(library) is not None
 
 
 def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) -> list[Result]:
@@ -138,27 +122,22 @@ def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) 
     return results
 
 
-def comparison(results: Sequence[Result], width: int = 80) -> Table:
+def comparison(results: Sequence[Result]) -> Table:
     """Makes a table of the results with one column for each precision.
 
     Args:
         results: one per precision.
-        width: columns of the terminal; the loss curves fill the remaining width.
     """
     from rich.table import Table
-    from rich.text import Text
 
-    columns = (width - 23) // len(results) - 3
-    columns = max(_CURVE_COLUMNS.start, min(columns, _CURVE_COLUMNS.stop - 1))
     table = Table(title="Side by side", title_justify="left")
     table.add_column("")
     for result in results:
         mixed = "" if result.explanation is None else " (mixed)"
         table.add_column(result.precision.value + mixed, justify="right")
-    rows: dict[str, Callable[[Result], str | Text]] = {
+    rows: dict[str, Callable[[Result], str]] = {
         "test accuracy": _accuracy,
         "final loss": lambda r: f"{r.final_loss:.4f}",
-        "training loss": lambda r: Text(loss_curve(r.runs[0].losses, columns), justify="left"),
         "skipped steps": lambda r: f"{sum(x.skipped for x in r.runs)} of {_steps(r)}",
         "final loss scale": lambda r: _scales(r),
         "FLOPs in half": lambda r: (
@@ -170,39 +149,9 @@ def comparison(results: Sequence[Result], width: int = 80) -> Table:
         "step time, median": lambda r: f"{r.step_ms:.1f} ms",
         "first step": lambda r: f"{r.runs[0].first_step_s:.1f} s",
     }
-    if not _is_there("plotext"):
-        del rows["training loss"]
     for name, cell in rows.items():
         table.add_row(name, *(cell(result) for result in results))
     return table
-
-
-def loss_curve(losses: Sequence[float], columns: int) -> str:
-    """Draws a small chart of the losses for a terminal, on a logarithmic axis, without colour.
-
-    Args:
-        losses: one per step; a long sequence is averaged in groups.
-        columns: the width of the chart.
-    """
-    import plotext
-
-    group = -(-len(losses) // _CURVE_POINTS)
-    means = [
-        (min(start + group, len(losses)), statistics.fmean(losses[start : start + group]))
-        for start in range(0, len(losses), group)
-    ]
-    # A diverged training has losses that no axis can show; the chart shows the others.
-    shown = [(step, loss) for step, loss in means if 0 < loss < math.inf]
-    if not shown:
-        return "no finite loss"
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(columns, _CURVE_ROWS)
-    plotext.yscale("log")
-    plotext.xticks([1, len(losses)], ["1", f"{len(losses)}"])
-    plotext.yfrequency(3)
-    plotext.plot(*zip(*shown, strict=True), marker="braille")
-    return plotext.uncolorize(plotext.build()).rstrip("\n")
 
 
 def _accuracy(result: Result) -> str:

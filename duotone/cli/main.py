@@ -31,264 +31,169 @@ from duotone.cli.version import print_version, version
 from duotone.cli.view import view
 from duotone.errors import DuotoneError
 
-_EPILOG = """
-[bold]Examples[/bold]
-
+_MAIN_EXAMPLES = """
   duotone demo                       three precisions side by side
-
   duotone demo --precision float16   one, with a dynamic loss scale
-
   duotone demo --seeds 3 --out runs  mean and spread over three seeds
-
   duotone run train.py --epochs 3    a Keras script in mixed precision, source unchanged
-
   duotone run --dtype float16 --loss-scale 1024 --policy-file policy.toml -m pkg.train
-
   duotone explain train.py:step      what is half in a function, and why
-
   duotone compare train.py:step --targets h100,a100
-
   duotone advise train.py:step       what makes it slow
-
   duotone clusters train.py:step     what makes it slow to compile
-
   duotone blame train.py:step        what overflows or loses digits in half
-
   duotone profile train.py           where the time goes
-
   duotone report train.py:step       all of it as a page, with a graph to zoom into
-
   duotone export serve.py:model --out model   files that JAX runs without duotone
-
   duotone rewrite graph.pb --out half.pb --fetch logits
-
   duotone view saved_model/ --tensorboard logs
-
   duotone rewrite model.onnx --out half.onnx
-
   duotone compare model.onnx half.onnx
 """
 
-_RUN_EPILOG = """
-[bold]Examples[/bold]
-
+_RUN_EXAMPLES = """
   duotone run train.py --epochs 3             --epochs is the script's
-
   duotone run --dtype float16 --loss-scale 1024 train.py
-
   duotone run --policy-file policy.toml --painter tensorflow train.py
-
   duotone run -m pkg.train                    as python -m pkg.train
-
 [bold]A policy file[/bold]
-
   deny_add = ["tanh"]
-
   keep_full = ["*/attention/*"]
 """
 
-_EXPLAIN_EPILOG = """
-[bold]Examples[/bold]
-
+_EXPLAIN_EXAMPLES = """
   duotone explain train.py:example                  example() returns (step, *arguments)
-
   duotone explain model.py:apply --shapes 'f32[512,512] f32[32,512]'
-
   duotone explain train.py:example --target h100    for a device that is not here
-
   duotone explain train.py:example --target h200 --against v5e      what differs, and why
-
   duotone explain train.py:example --where '*/attention/*'
-
   duotone explain train.py:example --rule taint --rows 20
-
   duotone explain train.py:example --json seen.json
 """
 
-_COMPARE_EPILOG = """
-[bold]Examples[/bold]
-
+_COMPARE_EXAMPLES = """
   duotone compare train.py:example --targets h100,a100,v5e
-
   duotone compare model.py:apply --shapes 'f32[512,512] f32[32,512]' --targets t4
-
   duotone compare train.py:example --targets l40s --bound    without compiling
-
   duotone compare train.py:example --targets h100 --exact    fails if it cannot compile
-
   duotone compare train.py:example --targets h100 --json seen.json
-
   duotone compare model.onnx half.onnx                       random inputs; status 1 if one is inf
-
   duotone compare model.onnx half.onnx --shapes 'x=1,3,320,640'
-
   duotone compare model.onnx half.onnx --data inputs.npz
-
   duotone compare saved_model/ saved_model_half/             runs in TensorFlow
 """
 
-_BLAME_EPILOG = """
-[bold]Examples[/bold]
-
+_BLAME_EXAMPLES = """
   duotone blame train.py:example                    example() returns (step, *arguments)
-
   duotone blame train.py:example --dtype float16 --rows 20
-
   duotone blame model.py:apply --shapes 'f32[512,512] f32[32,512]'    random numbers
-
   duotone blame train.py:example --json - | jq .first
 """
 
-_ADVISE_EPILOG = """
-[bold]Examples[/bold]
-
+_ADVISE_EXAMPLES = """
   duotone advise train.py:example                   example() returns (step, *arguments)
-
   duotone advise train.py:example --target a100     for a device that is not here
-
   duotone advise model.py:apply --shapes 'f32[512,512] f32[32,512]'
-
   duotone advise train.py:example --json found.json
 """
 
-_REPORT_EPILOG = """
-[bold]Examples[/bold]
-
+_REPORT_EXAMPLES = """
   duotone report train.py:example                   example() returns (step, *arguments)
-
   duotone report train.py:example --target h100 --advise --compare h100,a100
-
   duotone report model.py:apply --shapes 'f32[512,512] f32[32,512]' --out apply.html
-
   duotone report train.py:example --history run.csv --force    replaces report.html
-
   duotone report train.py:example --blame           runs the step once, in half and in float32
-
   duotone report seen.json                          from explain --json, also of another machine
 """
 
-_CLUSTERS_EPILOG = """
-[bold]Examples[/bold]
-
+_CLUSTERS_EXAMPLES = """
   duotone clusters train.py:step --shapes 'f32[64,32]'
-
   duotone clusters train.py:example --compile    compiles it twice: unchanged, and rolled
 """
 
-_FLAGS_EPILOG = """
-[bold]Examples[/bold]
-
+_FLAGS_EXAMPLES = """
   XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      finds flags that would end the process
-
   duotone flags --tf-xla='--tf_xla_auto_jit=2'         its meaning in JAX
 """
 
-_PROFILE_EPILOG = """
-[bold]Examples[/bold]
-
+_PROFILE_EXAMPLES = """
   duotone profile train.py --epochs 3                  --epochs is the script's
-
   duotone profile --out logs --iter-start 5 --iter-stop 20 train.py
-
   duotone profile --key-node jit_step/fusion.3 train.py
-
   duotone profile -m duotone run train.py              in mixed precision
-
   duotone profile logs/plugins/profile/*/host.xplane.pb   read it again
 """
 
-_DEMO_EPILOG = """
-[bold]Examples[/bold]
-
+_DEMO_EXAMPLES = """
   duotone demo --precision float16      one, with a dynamic loss scale
-
   duotone demo --epochs 5 --seeds 3     mean and spread over three seeds
-
   duotone demo --out reports/mine       where the report goes
 """
 
-_EXPORT_EPILOG = """
-[bold]Examples[/bold]
-
+_EXPORT_EXAMPLES = """
   duotone export serve.py:example --out model            example() returns (fn, *arguments)
-
   duotone export serve.py:example --out model --target h100 --platforms cpu,cuda
-
   duotone export model.py:apply --shapes 'f32[512,10] f32[32,512]' --batch 1 --out model
 """
 
-_REWRITE_EPILOG = """
-[bold]Examples[/bold]
-
+_REWRITE_EXAMPLES = """
   duotone rewrite frozen.pb --out half.pb --fetch logits,probabilities
-
   duotone rewrite model/ --out model_half/     a SavedModel
-
-  duotone rewrite graph.pbtxt --out g.pb --dtype bfloat16 --painter mincut
-
+  duotone rewrite graph.pbtxt --out g.pb --dtype bfloat16 --painter tensorflow
   duotone rewrite graph.pb -o half.pb --device v100
-
   duotone rewrite graph.pb -o half.pb --force   replaces half.pb
-
   duotone rewrite model.onnx -o half.onnx      names what overflows on large inputs
-
   duotone rewrite model.onnx -o half.onnx --calibration data.npz   measures your data instead
 """
 
-_VIEW_EPILOG = """
-[bold]Examples[/bold]
-
+_VIEW_EXAMPLES = """
   duotone view frozen.pb --fetch logits              op by op, with the reasons
-
   duotone view model/ --nodes '*/dense/*'            node by node
-
   duotone view model/ --compare                      the casts of each painter
-
   duotone view frozen.pb --device t4                 for another GPU
-
   duotone view model/ --tensorboard logs             before and after, in TensorBoard
-
   duotone view explanation.json --tensorboard logs   a JAX program: explain(...).to_json()
 """
 
-_VERSION_EPILOG = """
-[bold]Examples[/bold]
-
+_VERSION_EXAMPLES = """
   duotone version     the versions that a bug report needs
-
   duotone --version   only that of duotone
 """
+
+
+def _epilog(examples: str) -> str:
+    """Returns the end of a help page: examples, each a paragraph so that lines are kept."""
+    paragraphs = "\n\n".join(examples.strip("\n").splitlines())
+    return f"\n[bold]Examples[/bold]\n\n{paragraphs}\n"
+
 
 app = typer.Typer(
     name="duotone",
     help="Automatic mixed precision for JAX: one changed line, half precision where it is safe.",
-    epilog=_EPILOG,
+    epilog=_epilog(_MAIN_EXAMPLES),
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command(epilog=_DEMO_EPILOG)(demo)
-app.command(
-    name="run",
-    # Words after the script belong to the script, also options.
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-    epilog=_RUN_EPILOG,
-)(run_script)
-app.command(epilog=_EXPLAIN_EPILOG)(explain)
-app.command(epilog=_COMPARE_EPILOG)(compare)
-app.command(epilog=_ADVISE_EPILOG)(advise)
-app.command(epilog=_BLAME_EPILOG)(blame)
-app.command(epilog=_CLUSTERS_EPILOG)(clusters)
-app.command(epilog=_FLAGS_EPILOG)(flags)
-app.command(
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-    epilog=_PROFILE_EPILOG,
-)(profile)
-app.command(epilog=_REPORT_EPILOG)(report)
-app.command(epilog=_EXPORT_EPILOG)(export)
-app.command(epilog=_REWRITE_EPILOG)(rewrite)
-app.command(epilog=_VIEW_EPILOG)(view)
-app.command(epilog=_VERSION_EPILOG)(version)
+# Words after the script belong to the script, also options.
+_OF_SCRIPTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+for _command, _examples, _settings in (
+    (demo, _DEMO_EXAMPLES, None),
+    (run_script, _RUN_EXAMPLES, _OF_SCRIPTS),
+    (explain, _EXPLAIN_EXAMPLES, None),
+    (compare, _COMPARE_EXAMPLES, None),
+    (advise, _ADVISE_EXAMPLES, None),
+    (blame, _BLAME_EXAMPLES, None),
+    (clusters, _CLUSTERS_EXAMPLES, None),
+    (flags, _FLAGS_EXAMPLES, None),
+    (profile, _PROFILE_EXAMPLES, _OF_SCRIPTS),
+    (report, _REPORT_EXAMPLES, None),
+    (export, _EXPORT_EXAMPLES, None),
+    (rewrite, _REWRITE_EXAMPLES, None),
+    (view, _VIEW_EXAMPLES, None),
+    (version, _VERSION_EXAMPLES, None),
+):
+    app.command(epilog=_epilog(_examples), context_settings=_settings)(_command)
 
 
 @app.callback()

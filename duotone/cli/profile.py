@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("--key-node", "--iter-start", "--iter-stop", "--out", "--module")
 _TRACES = (".xplane.pb", ".xplane.pb.gz")
-_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"})
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -118,7 +117,7 @@ class _Run:
     def _audit(self, event: str, arguments: object) -> None:
         """Counts the processes that the script starts, since the trace does not include them."""
         del arguments
-        if event in _STARTS:
+        if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"):
             self._started += 1
 
     def _terminated(self, number: int, frame: object) -> None:

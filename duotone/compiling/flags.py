@@ -237,13 +237,6 @@ def check_xla_flags(text: str | None = None) -> None:
     raise EnvironmentVariableError(f"XLA_FLAGS: XLA does not start with {text!r}: {''.join(last)}")
 
 
-def unknown_xla_flags(text: str) -> list[str]:
-    """Returns the names of the flags that the installed XLA does not know."""
-    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _output_of_xla(text) or "")
-    words = unknown[1].split() if unknown else []
-    return [word.lstrip("-").partition("=")[0] for word in words]
-
-
 def _output_of_xla(text: str) -> str | None:
     """Returns the errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
     environment = {**os.environ, "XLA_FLAGS": text, "JAX_PLATFORMS": "cpu"}

@@ -16,8 +16,6 @@ import numpy as np
 
 from duotone import _jax
 
-_BOOKKEEPING = frozenset({"Store", "EqualStore", "DynamicJaxprTrace", "object", "dict", "list"})
-"""Types in the closures of JAX's own functions that do not affect the result."""
 _DEEPEST = 12
 
 
@@ -96,7 +94,9 @@ class Keys:
         of_jax = (value.__module__ or "").startswith("jax.")
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         if of_jax:
-            cells = [cell for cell in cells if type(cell).__name__ not in _BOOKKEEPING]
+            # Types in the closures of JAX's own functions that do not affect the result.
+            no_part = ("Store", "EqualStore", "DynamicJaxprTrace", "object", "dict", "list")
+            cells = [cell for cell in cells if type(cell).__name__ not in no_part]
         closed = tuple([self._param(cell, depth + 1) for cell in cells])
         defaults = self._param(value.__defaults__ or (), depth + 1)
         named = self._param(value.__kwdefaults__ or {}, depth + 1)

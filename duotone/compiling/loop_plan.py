@@ -88,41 +88,6 @@ class LoopPlan:
     wanted: frozenset[StackKey]
     lines: tuple[Line, ...]
 
-    @property
-    def changes(self) -> bool:
-        """True if anything becomes a loop."""
-        return bool(self.loops)
-
-    @property
-    def loops(self) -> list[Loop]:
-        """Its loops, in order."""
-        return [step for step in self.steps if isinstance(step, Loop)]
-
-    @property
-    def stacked_bytes(self) -> int:
-        """Bytes of the stacks that its loops make."""
-        total = 0
-        for loop in self.loops:
-            base, slots = int(self.listing.first[loop.copies.start]), loop.copies.slots
-            total += loop.copies.count * sum(
-                self.listing.bytes_of(slots[at].values[0] if kind == "in" else base + at)
-                for number, kind, at in self.wanted
-                if number == loop.number and kind != "split"
-            )
-        return total
-
-    @property
-    def operations(self) -> int:
-        """The number of operations of the rolled program; those of a loop count once."""
-        weights, left = self.listing.weights, 0
-        for step in self.steps:
-            if isinstance(step, Loop):
-                at = step.copies.model
-                left += int(weights[at : at + step.copies.period].sum())
-            else:
-                left += int(weights[step.position if isinstance(step, Join) else step])
-        return left
-
 
 def make_plan(listing: Listing) -> LoopPlan:
     """Decides which runs of a program become loops.

@@ -16,10 +16,8 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.compiling.edges import peeled
-from duotone.compiling.listing import LITERALS, Listing, list_program
+from duotone.compiling.listing import LITERALS, list_program
 from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
-from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
 from duotone.compiling.sources import IterationSource, Piece, StackKey
 from duotone.jaxpr.running.jaxprs import same_type
@@ -40,34 +38,13 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
     Returns:
         A function from the arguments of the program, as arrays, to its results.
     """
-    plan = best_plan(list_program(jaxpr))
+    plan = make_plan(list_program(jaxpr))
 
     def run(*arguments: Any) -> list[Any]:
         lines.extend(dataclasses.replace(line, depth=depth) for line in plan.lines)
         return _Run(plan, lines, depth)(arguments)
 
     return run
-
-
-def best_plan(listing: Listing) -> LoopPlan:
-    """Returns the best plan of a program and of its equivalents with more repeats or fewer stacks.
-
-    Args:
-        listing: the program.
-    """
-    plan = make_plan(listing)
-    if plan.changes and (more := peeled(plan.listing, plan.loops)) is not None:
-        other = make_plan(more)
-        if other.operations < plan.operations:
-            plan = other
-    if len(plan.loops) > 1:
-        less = with_recomputed_values(plan.listing, plan.loops)
-        if less is not None:
-            other = make_plan(less)
-            counts = [[loop.copies.count for loop in p.loops] for p in (other, plan)]
-            if counts[0] == counts[1] and other.stacked_bytes < plan.stacked_bytes:
-                plan = other
-    return plan
 
 
 class _Run:

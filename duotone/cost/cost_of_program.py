@@ -20,8 +20,6 @@ from duotone.cost.traffic import bytes_moved, is_free
 from duotone.cost.trips import Trips, written_trips
 from duotone.devices.specifications import Target
 
-_HALF = frozenset({"f16", "bf16"})
-_FULL = frozenset({"f32", "f64"})
 _BODIES = frozenset({"call", "async-start"})
 
 
@@ -178,7 +176,7 @@ class _Walk:
             pair = {instruction.arrays[0].dtype, given.arrays[0].dtype}
             while given.opcode in ("broadcast", "bitcast", "reshape"):
                 given = computation.operand(given, 0)
-            counts = pair & _HALF and pair & _FULL and given.opcode != "constant"
+            counts = pair & {"f16", "bf16"} and pair & {"f32", "f64"} and given.opcode != "constant"
             return int(bool(counts))
         if instruction.opcode != "fusion":
             return 0

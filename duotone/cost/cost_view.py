@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from duotone.cost.compiled_record import ProgramCost
+from duotone.text.columns import plain
 from duotone.text.numbers import add_row
 
 _SHOWN = 12
@@ -17,10 +18,7 @@ _SHOWN = 12
 
 def render(cost: ProgramCost) -> str:
     """Returns a cost as plain text."""
-    console = Console(width=110, color_system=None, record=False)
-    with console.capture() as captured:
-        console.print(table(cost))
-    return captured.get().rstrip()
+    return plain(table(cost), 110)
 
 
 def table(cost: ProgramCost) -> Any:

@@ -65,8 +65,6 @@ _EXPENSIVE = frozenset(
 _EINSUMS = names_with(TRAITS, Trait.EINSUM)
 _COUNTER = 8
 """Bytes that a loop's counter reads and writes."""
-_RECOMPUTED = frozenset({"recompute", "normalized_softmax"})
-"""Optimizations that compute a result in each reader, or in those of the backward pass."""
 _PICKED = frozenset({"gather", "slice", "dynamic_slice", "split"})
 """Operations that read as much as they write."""
 _IN_PLACE = names_with(TRAITS, Trait.UPDATES)
@@ -287,7 +285,7 @@ class Fusion:
             for reader in readers
         ):
             return True
-        if any(name in _RECOMPUTED for name, _ in operation.optimizations):
+        if any(name in ("recompute", "normalized_softmax") for name, _ in operation.optimizations):
             return False
         pointwise = sum(reader.operation not in _REDUCTIONS for reader in readers)
         if pointwise > 1 and operation.operation in _EXPENSIVE:

@@ -37,10 +37,7 @@ _FREE_CALLS = frozenset(
 )
 _LIBRARY_CALLS = ("__cublas$", "__cudnn$", "__onednn$")
 """Calls whose last result, of bytes, is workspace."""
-
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
-_THROUGH = frozenset({"bitcast", "reshape", "get-tuple-element"})
-_WHOLE = frozenset({"dot", "convolution", "sort", "custom-call", "fusion", "call", "cholesky"})
 
 
 def is_free(instruction: Instruction) -> bool:
@@ -128,7 +125,8 @@ def _results(fused: Computation) -> list[Instruction]:
 
 def _behind(fused: Computation, instruction: Instruction) -> Instruction:
     """Returns the instruction upstream of bitcasts."""
-    while instruction.opcode in _THROUGH and instruction.operands:
+    views = ("bitcast", "reshape", "get-tuple-element")
+    while instruction.opcode in views and instruction.operands:
         instruction = fused.operand(instruction, 0)
     return instruction
 
@@ -189,7 +187,7 @@ def _needed_of(
         nested = program.computations[instruction.called[0]]
         inner = _demands(nested, program)
         return [inner.get(parameter.name, 0.0) for parameter in nested.parameters]
-    if op in _WHOLE:
+    if op in ("dot", "convolution", "sort", "custom-call", "fusion", "call", "cholesky"):
         return sizes
     if op in ("pad", "broadcast", "get-tuple-element"):
         return [min(size, demand) for size in sizes]

@@ -13,7 +13,9 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from duotone.devices.specifications import TARGETS
 
 CUDNN = (9, 10, 0)
 """The version of cuDNN that is assumed; XLA chooses its fusions by it."""
@@ -50,130 +52,43 @@ class GpuConfig:
     threads: int
 
 
-_MIB = 1 << 20
-_HOPPER = {"shared": 233472, "shared_block": 232448, "threads": 2048}
-"""Compute capabilities 9.0 and 10.0."""
-_ADA = {"shared": 102400, "shared_block": 101376, "threads": 1536}
-"""Compute capabilities 8.6 and 8.9."""
+_TABLE = """
+name     capability  cores  lanes  clock  MB/s     memory MB  l2 KiB  shared  block   threads
+b200     10.0        148    128    1.965  7672320  191500     129536  233472  232448  2048
+h200     9.0         132    128    1.98   4800000  150000     51200   233472  232448  2048
+h100     9.0         132    128    1.98   3352320  84900      51200   233472  232448  2048
+a100     8.0         108    64     1.41   2039040  85100      40960   167936  166912  2048
+l4       8.9         58     128    2.04   300000   23600      49152   102400  101376  1536
+l40s     8.9         142    128    2.52   864000   47700      98304   102400  101376  1536
+a10      8.6         72     128    1.695  600000   23700      6144    102400  101376  1536
+rtx4090  8.9         128    128    2.52   1008000  25400      73728   102400  101376  1536
+v100     7.0         80     64     1.53   898000   34000      6144    98304   98304   2048
+t4       7.5         40     64     1.59   320000   15800      4096    65536   65536   1024
+"""
 
-GPUS: Mapping[str, GpuConfig] = {
-    "h200": GpuConfig(
-        description="NVIDIA H200",
-        capability=(9, 0),
-        cores=132,
-        lanes=128,
-        clock=1.98,
-        bandwidth=4_800_000_000_000,
-        memory=150_000_000_000,
-        l2=50 * _MIB,
-        **_HOPPER,
-    ),
-    "h100": GpuConfig(
-        description="NVIDIA H100 80GB HBM3",
-        capability=(9, 0),
-        cores=132,
-        lanes=128,
-        clock=1.98,
-        bandwidth=3_352_320_000_000,
-        memory=84_900_000_000,
-        l2=50 * _MIB,
-        **_HOPPER,
-    ),
-    "b200": GpuConfig(
-        description="NVIDIA B200",
-        capability=(10, 0),
-        cores=148,
-        lanes=128,
-        clock=1.965,
-        bandwidth=7_672_320_000_000,
-        memory=191_500_000_000,
-        l2=132_644_864,
-        **_HOPPER,
-    ),
-    "a100": GpuConfig(
-        description="NVIDIA A100-SXM4-80GB",
-        capability=(8, 0),
-        cores=108,
-        lanes=64,
-        clock=1.41,
-        bandwidth=2_039_040_000_000,
-        memory=85_100_000_000,
-        l2=40 * _MIB,
-        shared=167936,
-        shared_block=166912,
-        threads=2048,
-    ),
-    "l4": GpuConfig(
-        description="NVIDIA L4",
-        capability=(8, 9),
-        cores=58,
-        lanes=128,
-        clock=2.04,
-        bandwidth=300_000_000_000,
-        memory=23_600_000_000,
-        l2=48 * _MIB,
-        **_ADA,
-    ),
-    "l40s": GpuConfig(
-        description="NVIDIA L40S",
-        capability=(8, 9),
-        cores=142,
-        lanes=128,
-        clock=2.52,
-        bandwidth=864_000_000_000,
-        memory=47_700_000_000,
-        l2=96 * _MIB,
-        **_ADA,
-    ),
-    "a10": GpuConfig(
-        description="NVIDIA A10",
-        capability=(8, 6),
-        cores=72,
-        lanes=128,
-        clock=1.695,
-        bandwidth=600_000_000_000,
-        memory=23_700_000_000,
-        l2=6 * _MIB,
-        **_ADA,
-    ),
-    "rtx4090": GpuConfig(
-        description="NVIDIA GeForce RTX 4090",
-        capability=(8, 9),
-        cores=128,
-        lanes=128,
-        clock=2.52,
-        bandwidth=1_008_000_000_000,
-        memory=25_400_000_000,
-        l2=72 * _MIB,
-        **_ADA,
-    ),
-    "v100": GpuConfig(
-        description="Tesla V100-SXM2-32GB",
-        capability=(7, 0),
-        cores=80,
-        lanes=64,
-        clock=1.53,
-        bandwidth=898_000_000_000,
-        memory=34_000_000_000,
-        l2=6 * _MIB,
-        shared=98304,
-        shared_block=98304,
-        threads=2048,
-    ),
-    "t4": GpuConfig(
-        description="Tesla T4",
-        capability=(7, 5),
-        cores=40,
-        lanes=64,
-        clock=1.59,
-        bandwidth=320_000_000_000,
-        memory=15_800_000_000,
-        l2=4 * _MIB,
-        shared=65536,
-        shared_block=65536,
-        threads=1024,
-    ),
-}
+
+def _gpus() -> Iterator[tuple[str, GpuConfig]]:
+    for line in _TABLE.strip().splitlines()[1:]:
+        name, capability, cores, lanes, clock, bandwidth, memory, l2, *shared = line.split()
+        major, minor = capability.split(".")
+        yield (
+            name,
+            GpuConfig(
+                TARGETS[name].description,
+                (int(major), int(minor)),
+                int(cores),
+                int(lanes),
+                float(clock),
+                int(bandwidth) * 10**6,
+                int(memory) * 10**6,
+                int(l2) * 1024,
+                *map(int, shared),
+            ),
+        )
+
+
+GPUS: Mapping[str, GpuConfig] = dict(_gpus())
+"""The GPUs of ``TARGETS``, by name."""
 
 
 def target_config(gpu: GpuConfig) -> str:

@@ -15,6 +15,7 @@ other operands say how an op works: axes, shapes, permutations.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -364,8 +365,9 @@ _OPERANDS = {
 }
 
 
+@functools.lru_cache(maxsize=4096)
 def operands_of(op: str, count: int) -> Sequence[int]:
-    """Returns the positions of the operands of an op that count.
+    """Returns the positions of the operands of an op that count, as a range or a tuple.
 
     Args:
         op: its name.
@@ -378,4 +380,4 @@ def operands_of(op: str, count: int) -> Sequence[int]:
     chosen = _OPERANDS.get(op, slice(None))
     if isinstance(chosen, slice):
         return range(count)[chosen]
-    return [slot for slot in chosen if slot < count]
+    return tuple(slot for slot in chosen if slot < count)

@@ -384,7 +384,7 @@ SWITCH_NAMES = (
 )
 """The variables that :mod:`duotone.policy.switches` reads."""
 
-KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
+KNOWN = (*(variable.duotone for variable in VARIABLES), POLICY_FILE, NVTX, *SWITCH_NAMES)
 """Every name with duotone's prefix."""
 
 MATH_VARIABLES = (

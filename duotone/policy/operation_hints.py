@@ -19,6 +19,11 @@ LEAVE_IT = (
 )
 """The sentence about a TensorFlow variable with an operation that only TensorFlow knows."""
 
+_OF_ONE_NAME = (
+    "Sub Mul Neg Abs Sign Exp Expm1 Log Log1p Pow Sqrt Rsqrt Square Tanh Erf "
+    "Erfc Floor Ceil Round ArgMax ArgMin Cumsum Cumprod Reshape Squeeze Transpose"
+)
+"""TensorFlow operations whose JAX primitive has the same name in lower case."""
 # These map a JAX primitive to the TensorFlow operations that it replaces.
 _ONE_PRIMITIVE: dict[str, str] = {
     "dot_general": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
@@ -29,29 +34,10 @@ _ONE_PRIMITIVE: dict[str, str] = {
         "FusedConv2DBiasActivation"
     ),
     "add": "Add AddV2 AddN BiasAdd BiasAddV1",
-    "sub": "Sub",
-    "mul": "Mul",
     "div": "RealDiv Div DivNoNan",
     "max": "Maximum Relu",
     "min": "Minimum",
-    "neg": "Neg",
-    "abs": "Abs",
-    "sign": "Sign",
-    "exp": "Exp",
-    "expm1": "Expm1",
-    "log": "Log",
-    "log1p": "Log1p",
-    "pow": "Pow",
-    "sqrt": "Sqrt",
-    "rsqrt": "Rsqrt",
-    "square": "Square",
-    "tanh": "Tanh",
     "logistic": "Sigmoid",
-    "erf": "Erf",
-    "erfc": "Erfc",
-    "floor": "Floor",
-    "ceil": "Ceil",
-    "round": "Round",
     "clamp": "ClipByValue",
     "reduce_sum": "Sum BiasAddGrad",
     "reduce_prod": "Prod",
@@ -60,16 +46,9 @@ _ONE_PRIMITIVE: dict[str, str] = {
     "reduce_window_sum": "AvgPool AvgPool3D",
     "reduce_window_max": "MaxPool MaxPoolV2 MaxPool3D",
     "select_and_scatter_add": "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad",
-    "argmax": "ArgMax",
-    "argmin": "ArgMin",
     "top_k": "TopK TopKV2",
-    "cumsum": "Cumsum",
-    "cumprod": "Cumprod",
     "concatenate": "Concat ConcatV2 Pack",
     "broadcast_in_dim": "BroadcastTo Fill ExpandDims Tile OnesLike ZerosLike",
-    "reshape": "Reshape",
-    "squeeze": "Squeeze",
-    "transpose": "Transpose",
     "slice": "Slice StridedSlice Split SplitV Unpack",
     "gather": "Gather GatherV2 GatherNd",
     "scatter-add": "ScatterNdAdd TensorScatterAdd UnsortedSegmentSum",
@@ -126,10 +105,14 @@ _SEVERAL_PRIMITIVES: dict[str, tuple[str, ...]] = {
 }
 
 TENSORFLOW_OPERATIONS: dict[str, tuple[str, ...]] = {
-    operation: (primitive,)
-    for primitive, operations in _ONE_PRIMITIVE.items()
-    for operation in operations.split()
-} | _SEVERAL_PRIMITIVES
+    **{operation: (operation.lower(),) for operation in _OF_ONE_NAME.split()},
+    **{
+        operation: (primitive,)
+        for primitive, operations in _ONE_PRIMITIVE.items()
+        for operation in operations.split()
+    },
+    **_SEVERAL_PRIMITIVES,
+}
 """The JAX primitives that do the work of each TensorFlow operation, by name."""
 
 # "conv2d" and "batch_mat_mul" are the same slip as "Conv2D" and "BatchMatMul".

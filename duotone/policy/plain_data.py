@@ -10,7 +10,6 @@ from duotone.policy.policy import Policy
 
 # A folder of this machine; the model may be loaded on another one, where a policy that names a
 # folder which is not there could not even be made.
-_NOT_SAVED = frozenset({"log_path"})
 
 
 def policy_data(policy: Policy | None) -> dict[str, Any] | None:
@@ -20,7 +19,7 @@ def policy_data(policy: Policy | None) -> dict[str, Any] | None:
     data = {}
     for field in dataclasses.fields(policy):
         content = getattr(policy, field.name)
-        if field.name.startswith("_") or field.name in _NOT_SAVED or content == field.default:
+        if field.name.startswith("_") or field.name == "log_path" or content == field.default:
             continue
         if isinstance(content, frozenset):
             content = sorted(content)

@@ -36,42 +36,6 @@ _DTYPE_TAKES = "float16, bfloat16 or float32 (off) (empty: asks the device)"
 _LOSS_SCALE_TAKES = "dynamic, none or a number from 2**-126 to 2**126 (empty: dynamic)"
 
 
-class SwitchVariable(NamedTuple):
-    """One row of the table in ``docs/environment.md``: variables and what they switch on."""
-
-    original: str | None
-    duotone: str
-    takes: str
-    effect: str
-    example: str
-
-
-SWITCHES: tuple[SwitchVariable, ...] = (
-    SwitchVariable(
-        TENSORFLOW_SWITCH, SWITCH, "0, 1, true or false", "rewriting and loss scaling", "1"
-    ),
-    SwitchVariable(
-        f"{TENSORFLOW_SWITCH}_GRAPH_REWRITE",
-        f"{SWITCH}_GRAPH_REWRITE",
-        "0, 1, true or false",
-        "rewriting alone",
-        "1",
-    ),
-    SwitchVariable(
-        f"{TENSORFLOW_SWITCH}_LOSS_SCALING",
-        f"{SWITCH}_LOSS_SCALING",
-        "0, 1, true or false",
-        "loss scaling alone",
-        "1",
-    ),
-    SwitchVariable(None, DTYPE, _DTYPE_TAKES, "the half type where one is switched on", "float16"),
-    SwitchVariable(
-        None, LOSS_SCALE, _LOSS_SCALE_TAKES, "the loss scale where scaling is switched on", "1024"
-    ),
-)
-"""Every variable of this file, for the docs."""
-
-
 class Switches(NamedTuple):
     """The switches of the environment.
 

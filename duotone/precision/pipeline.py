@@ -58,9 +58,6 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import SAFETY_RULES
 from duotone.precision.safety.small_constants import allow_small_addends
 
-_COMPUTE_FULL_STORE_HALF = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
-"""The painter's steps for nodes that compute in one precision and store in another."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -210,7 +207,7 @@ def _paint(graph: Graph, classes: Classes, resolved: Resolved, can: Capabilities
         )
     off = resolved.rules_off
     if not can.two_precisions:
-        off |= _COMPUTE_FULL_STORE_HALF
+        off |= {Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value}  # compute full, store half
     return PAINTERS[resolved.painter](graph, classes, off)
 
 

@@ -49,8 +49,14 @@ class Rule(enum.StrEnum):
         "leads to a factorization or a solve, or reads its result, with no dot in between",
     )
     ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
-    DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
-    CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
+    DISTANCE = (
+        "distance",
+        "part of a squared distance, or of what an average leaves: large terms nearly cancel",
+    )
+    CARRY = (
+        "carry",
+        "a sum over iterations, a step of a descent, or in a loop that may never end in half",
+    )
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     SEGMENT = "segment", "adds more updates into an element than half can count"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"

@@ -16,7 +16,6 @@ _PART = 0.1
 """The least share of the time that makes advice."""
 _SHORT = 5e-6
 """Shorter kernels, in seconds, take less time than their launch."""
-_HALF = frozenset({"f16", "bf16"})
 
 
 def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
@@ -124,7 +123,7 @@ def _share(chosen: Sequence[Sum], sums: Sequence[Sum]) -> float:
 
 def _is_full(one: Sum) -> bool:
     products = one.fact.products if one.fact else ()
-    return any(not _HALF & set(product.dtypes) for product in products)
+    return any(not {"f16", "bf16"} & set(product.dtypes) for product in products)
 
 
 def _in_words(one: Sum) -> str:

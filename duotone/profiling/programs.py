@@ -18,9 +18,6 @@ from duotone.errors import ProgramTextError
 from duotone.profiling.name_scopes import scope_and_primitive, source_lines
 from duotone.profiling.shapes import MatrixProduct, product_of
 
-CONTAINERS = frozenset({"while", "conditional", "call"})
-"""Operations that only run others, which have their own events."""
-_CASTS = frozenset({"convert", "parameter", "bitcast", "copy", "reshape", "transpose", "tuple"})
 _CONTAINER_NAME = re.compile(r"(while|conditional|call)(\.\d+)?")
 
 
@@ -57,7 +54,7 @@ class Fact:
     @property
     def is_container(self) -> bool:
         """True if it only runs other operations."""
-        return self.kind in CONTAINERS
+        return self.kind in ("while", "conditional", "call")
 
 
 Facts = Mapping[str, Fact]
@@ -194,4 +191,5 @@ def _dtype(instruction: Instruction) -> str:
 
 def _only_casts(instruction: Instruction, inside: tuple[Instruction, ...]) -> bool:
     opcodes = {i.opcode for i in inside} or {instruction.opcode}
-    return "convert" in opcodes and opcodes <= _CASTS
+    moves = {"parameter", "bitcast", "copy", "reshape", "transpose", "tuple"}
+    return "convert" in opcodes and opcodes <= {"convert", *moves}

@@ -66,11 +66,7 @@ def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
         return False
     if fact.kind.startswith(_LIBRARY) or fact.emitter in _LIBRARY_FUSIONS:
         return None
-    return False if fact.kind.startswith("fusion") or fact.kind in _WRITTEN else None
-
-
-_WRITTEN = frozenset({"dot", "convolution"})
-"""Unfused operations for which XLA emits its own code, without Tensor Cores."""
+    return False if fact.kind.startswith("fusion") or fact.kind in ("dot", "convolution") else None
 
 
 def _is_triton(kernel: str, fact: Fact | None) -> bool:

@@ -24,9 +24,6 @@ from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import FindOp, make_units
 
-_HALF = frozenset({HALF, BFLOAT16})
-_MOVES_NOTHING = frozenset({Trait.RESHAPES, Trait.SHAPES, Trait.STRUCTURAL})
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphFigures:
@@ -134,7 +131,7 @@ def _neutral(graph: GraphDef, find: FindOp) -> Graph:
 
 def _bytes(node: Node, graph: Graph) -> int:
     """Returns the bytes that a node moves; 0 for one that names a value or reads its shape."""
-    if not node.traits.isdisjoint(_MOVES_NOTHING):
+    if node.traits & {Trait.RESHAPES, Trait.SHAPES, Trait.STRUCTURAL}:
         return 0
     return sum(graph.values[v].bytes(half=False) for v in (*node.inputs, *node.outputs))
 
@@ -152,4 +149,4 @@ def _is_cast(node: Node, graph: Graph) -> bool:
 
 def _has_half(node: NodeDef) -> bool:
     types = (t for value in node.attr.values() for t in (value.type, *value.list.type))
-    return any(one in _HALF for one in types)
+    return any(one in (HALF, BFLOAT16) for one in types)

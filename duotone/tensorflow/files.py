@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +34,6 @@ Kind = Literal["GraphDef", "MetaGraphDef", "SavedModel"]
 
 LARGEST = 2**31 - 1
 """The largest size of a protocol buffer, in bytes."""
-TEXT_SUFFIXES = frozenset({".pbtxt", ".prototxt", ".txt"})
 
 _CLASSES: dict[Kind, Any] = {
     "SavedModel": new_saved_model,
@@ -46,7 +44,6 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 # TensorFlow's dumps start with a debug line that has a random suffix.
 _DEBUG_LINE = re.compile(r"\s*goo\.gle/debug\w*[ \t]*\n?")
 _FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*\n)*([A-Za-z_]\w*)\s*[:{<]")
-_LENGTH_DELIMITED = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +177,8 @@ def write(
         check_output(path, source, overwrite=overwrite)
     folder = source is not None and source.is_folder
     name = source.file.name if source is not None and folder else path.name
-    content = _serialized(path, message, text=Path(name).suffix.lower() in TEXT_SUFFIXES)
+    text = Path(name).suffix.lower() in (".pbtxt", ".prototxt", ".txt")
+    content = _serialized(path, message, text=text)
     if source is not None and folder:
         write_folder(path, source.path, name, content)
     else:
@@ -275,7 +273,9 @@ def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
             possible.append((kind, message))
     if possible:
         return possible[0]
-    raise GraphDefError(f"{file} is not a TensorFlow graph: {_what_is_wrong(content)}.")
+    raise GraphDefError(
+        f"{file} is not a TensorFlow graph: it is cut short, damaged, or something else."
+    )
 
 
 def _is_plausible(found: GraphFile) -> bool:
@@ -295,51 +295,3 @@ def _too_deep(file: Path) -> GraphDefError:
     return GraphDefError(
         f"{file} nests messages deeper than any graph does: it is damaged, or made to do harm."
     )
-
-
-def _what_is_wrong(content: bytes) -> str:
-    """Describes where bytes stop being a message, as far as the outermost fields tell."""
-    end = 0
-    for position, claimed, end in _outer_fields(content):
-        if claimed is None:
-            return f"at byte {position} there is no field of a protocol buffer"
-        if end > len(content):
-            return (
-                f"the field at byte {position} claims {claimed} bytes and {len(content)} is the "
-                "size of the file, which is truncated or damaged"
-            )
-    return "its fields are not those of a graph, or a node is damaged or nests too deep"
-
-
-def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
-    """Yields position, claimed size (None: not a field) and end of each outermost field."""
-    position = 0
-    while position < len(content):
-        tag, value = _varint(content, position)
-        wire = tag & 7
-        sizes = {1: 8, 5: 4}
-        if wire == 0:
-            size, value = 0, _varint(content, value)[1]
-        elif wire == _LENGTH_DELIMITED:
-            size, value = _varint(content, value)
-        elif wire in sizes:
-            size = sizes[wire]
-        else:
-            yield position, None, position
-            return
-        yield position, size, value + size
-        position = value + size
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """Decodes the number at a position; returns it and the next position. Missing bits are 0."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(content):
-            break
-        byte = content[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    return number, position

@@ -15,9 +15,6 @@ ELEMENTS = -1
 """The port of the elements that a writer puts into a list of tensors."""
 INITIAL = -2
 """The port of the argument that a loop's first iteration gets."""
-_ELEMENTWISE = frozenset(
-    {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES, Trait.BOUNDS, Trait.ACTIVATION}
-)
 
 
 class Ports:
@@ -63,6 +60,24 @@ class Ports:
             self.values[index] = value
         return index
 
+    def add_elements(self, position: int, written: int, producer: int) -> int:
+        """Adds what a writer puts into a list of tensors.
+
+        Args:
+            position: of the writer.
+            written: the value that it writes.
+            producer: the graph node of the writer.
+
+        Returns:
+            The index of the new value.
+        """
+        index = self.add(position, ELEMENTS, producer)
+        like = self.values[written]
+        self.values[index] = dataclasses.replace(
+            self.values[index], size=like.size, shape=like.shape
+        )
+        return index
+
     def operand(self, source: tuple[int, int]) -> int:
         """Returns the value of a node's port, which may not have been read yet."""
         found = self.found.get(source)
@@ -75,7 +90,8 @@ class Ports:
         shape has as many features as the bias that is added.
         """
         for node in reversed(nodes):
-            if not node.traits.isdisjoint(_ELEMENTWISE):
+            pointwise = {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES}
+            if node.traits & {*pointwise, Trait.BOUNDS, Trait.ACTIVATION}:
                 self._grow(self.values[node.outputs[0]], node.inputs)
 
     def _grow(self, result: Value, operands: Iterable[int]) -> None:

@@ -37,7 +37,7 @@ from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_o
 from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
-from duotone.tensorflow.protos import FLOAT
+from duotone.tensorflow.protos import FLOAT, QUANTIZED
 from duotone.tensorflow.rows import attributes_of, flops_of, row_of
 from duotone.tensorflow.tensor_lists import (
     element_unit,
@@ -47,6 +47,7 @@ from duotone.tensorflow.tensor_lists import (
 from duotone.tensorflow.tensors import const_magnitude
 from duotone.tensorflow.unit_facts import Facts
 
+_GIVEN_OR_CONST = GIVEN | {"Const"}
 _CONSTANT_FILLS = {"ZerosLike": 0.0, "OnesLike": 1.0}
 _CALLS = "its functions are rewritten one by one"
 _KEPT = "it is fetched, fed or kept, or not on the device"
@@ -112,6 +113,7 @@ class _Reader:
             for position, node in enumerate(self.source.nodes)
             if node.op == "_Retval"
         }
+        self.quantized = not QUANTIZED.isdisjoint(self.source.dtype)
         clusters = find_clusters(facts)
         self.lists = [cluster.members for cluster in clusters if not cluster.unsafe]
         self.unsafe = {unit for c in clusters if c.unsafe for unit in c.members}
@@ -163,7 +165,7 @@ class _Reader:
             self._merge(position)
         elif op == "IdentityN":
             for port in ports:
-                self._plain(position, [port], [port])
+                self._plain(position, (port,), (port,))
         elif not ports or self.source.definitions[position].writes_reference:
             self.outputs += map(self.ports.operand, self.source.sources[position])
             for port in ports:
@@ -171,7 +173,7 @@ class _Reader:
         elif op not in ("NextIteration", "RefNextIteration"):  # a part of its carry
             slots = operands_of(op, len(self.source.sources[position]))
             self._plain(position, slots, ports)
-        if not self.facts.processed[position] and op not in (GIVEN | {"Const"}):
+        if not self.facts.processed[position] and op not in _GIVEN_OR_CONST:
             self.outputs += [
                 self.ports.found[position, p] for p in ports if (position, p) in self.ports.found
             ]
@@ -221,14 +223,15 @@ class _Reader:
         if element is not None:
             for port in ports:
                 self.ports.add(position, port)  # the handle
-            makes = [(self.ports.add(position, ELEMENTS, len(self.nodes)), element)]
+            written = next(value for value, unit in reads if unit == element)
+            makes = [(self.ports.add_elements(position, written, len(self.nodes)), element)]
         else:
             made = [self.ports.add(position, p, len(self.nodes), constant) for p in ports]
             units = (self.source.outputs[position][p] for p in ports)
             makes = list(zip(made, units, strict=True))
         read, results = ([self.values[v] for v, _ in side] for side in (reads, makes))
         row, flops = row_of(node, read, results), flops_of(node, read, results)
-        self._append(position, node.op, row, reads, makes, attributes_of(node, slots), flops)
+        self._append(position, node.op, row, reads, makes, attributes_of(node.op, slots), flops)
 
     def _read_elements(self, position: int) -> Iterable[_Slot]:
         """Returns the elements that the writers of a list put into it, as operands of a reader."""
@@ -291,9 +294,9 @@ class _Reader:
         may = tuple(unit for unit in dict.fromkeys(used) if self._may(unit))
         fixed = self._fixed(position, used, may)
         halves = [
-            tuple(
-                not fixed and unit in may and self.values[value].paintable for value, unit in side
-            )
+            (False,) * len(side)
+            if fixed
+            else tuple(unit in may and self.values[value].paintable for value, unit in side)
             for side in (reads, makes)
         ]
         node = Node(
@@ -326,7 +329,7 @@ class _Reader:
             return _KEPT
         if op in FIXED:
             return FIXED[op]
-        if any(map(self.facts.is_quantized, used)):
+        if self.quantized and any(map(self.facts.is_quantized, used)):
             return _QUANTIZED
         if not self.unsafe.isdisjoint(self.source.of_node[position]):
             return _LIST

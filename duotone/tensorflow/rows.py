@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, Value
@@ -63,20 +65,21 @@ def _known(sides: Sequence[Side]) -> int:
     return math.prod(side for side in sides if isinstance(side, int))
 
 
-def attributes_of(node: NodeDef, slots: Sequence[int]) -> Mapping[str, Attribute]:
+@functools.lru_cache(maxsize=4096)
+def attributes_of(op: str, slots: Sequence[int]) -> Mapping[str, Attribute]:
     """Returns the attributes of a node for the analyses.
 
     Args:
-        node: the node.
-        slots: the positions of the operands that count.
+        op: its op.
+        slots: the positions of the operands that count, a range or a tuple.
     """
     made: dict[str, Attribute] = {"operands": tuple(range(len(slots)))}
-    positions = tuple(at for at, slot in enumerate(slots) if slot in POSITIONS.get(node.op, ()))
+    positions = tuple(at for at, slot in enumerate(slots) if slot in POSITIONS.get(op, ()))
     if positions:
         made["positions"] = positions
-    if node.op == "Relu6":
+    if op == "Relu6":
         made |= {"min": 0.0, "max": 6.0}
-    return made
+    return MappingProxyType(made)
 
 
 def _matmul(node: NodeDef, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:

@@ -33,7 +33,6 @@ _SIGNATURE = "serving_default"
 _FREEZING = "tensorflow.python.framework.convert_to_constants"
 _GRAPPLER = "tensorflow.python.grappler.tf_optimizer"
 """Modules of ``convert_variables_to_constants`` and Grappler, which have no public names."""
-_NO_ARRAYS = frozenset({"resource", "variant"})
 _LONGEST = 300
 _NO_KERNEL = re.compile(r"No OpKernel was registered to support Op '(\w+)'")
 Tensor = Any
@@ -85,7 +84,7 @@ def sides(tensor: Tensor) -> tuple[int | None, ...]:
 
 def without_arrays(tensor: Tensor) -> bool:
     """Returns True for a handle, of which no array is returned."""
-    return tensor.dtype.name in _NO_ARRAYS
+    return tensor.dtype.name in ("resource", "variant")
 
 
 def _numpy(tensor: Tensor) -> Any:
@@ -167,7 +166,7 @@ def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
     """
     graph = _imported(tf, tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString()))
     for node in graph.get_operations():
-        fed = node.type == "Placeholder" and node.outputs[0].dtype.name in _NO_ARRAYS
+        fed = node.type == "Placeholder" and without_arrays(node.outputs[0])
         if node.type in VARIABLES or fed:
             raise GraphDefError(
                 f"{path}: the node {node.name!r} is a variable, and the file of a graph has no "

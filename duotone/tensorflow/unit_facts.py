@@ -17,9 +17,6 @@ from duotone.tensorflow.units import Units
 HALF_TYPES = {"float16": HALF, "bfloat16": BFLOAT16}
 """The data type of each half dtype."""
 
-NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
-"""Stateless ops that the level ``UNSAFE_FORCE_ALL`` leaves alone."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
@@ -83,7 +80,8 @@ class Facts:
         if not self.resolved.force_all or definition.function:
             return False
         unchanged = definition.stateful or definition.has_references
-        return not unchanged and definition.name not in NEVER_FORCED
+        # TensorFlow leaves these two alone as well.
+        return not unchanged and definition.name not in ("Const", "SoftmaxCrossEntropyWithLogits")
 
     def allows_half(self, unit: int) -> bool:
         """Returns True if the op definition allows half there; kernels are not asked."""

@@ -253,16 +253,16 @@ def _add_node(
         if _is_uniform(definition):
             layouts[node.op] = layout
     first, position = len(units.node), len(units.definitions)
+    count = len(layout.attributes)
     units.definitions.append(definition)
-    units.of_node.append([first + i for i in range(len(layout.attributes))])
+    units.of_node.append(list(range(first, first + count)))
     units.inputs.append([first + i for i in layout.inputs])
     units.outputs.append([first + i for i in layout.outputs])
-    for attribute in layout.attributes:
-        units.node.append(position)
-        units.attribute.append(attribute)
-        units.dtype.append(type_of(node, definition, attribute))
-        units.before.append([])
-        units.after.append([])
+    units.node += [position] * count
+    units.attribute += layout.attributes
+    units.dtype += [type_of(node, definition, attribute) for attribute in layout.attributes]
+    units.before += [[] for _ in range(count)]
+    units.after += [[] for _ in range(count)]
     for name in given:
         if name not in definition.attributes and not name.startswith("_"):
             raise GraphDefError(
@@ -330,21 +330,24 @@ def split_input(text: str) -> tuple[str, int]:
 def _add_edges(units: Units, position: int) -> None:
     """Joins the data inputs of one node to what they read."""
     node = units.nodes[position]
-    given = [text for text in node.input if not text.startswith("^")]
+    given = [text for text in node.input if text[:1] != "^"]
     wanted = units.inputs[position]
     if len(given) != len(wanted):
         raise GraphDefError(
             f"node {node.name!r} ({node.op}) has {len(given)} data inputs and its op takes "
             f"{len(wanted)}: the file is damaged, or it was made for another version of the op."
         )
+    sources = units.sources[position]
     for slot, (text, unit) in enumerate(zip(given, wanted, strict=True)):
-        name, port = split_input(text)
-        source = units.index.get(name)
+        source, port = units.index.get(text), 0
+        if source is None:
+            name, port = split_input(text)
+            source = units.index.get(name)
         if source is None or port >= len(units.outputs[source]):
             raise GraphDefError(
                 f"node {node.name!r} ({node.op}) reads {text!r}, which does not exist in the graph."
             )
-        units.sources[position].append((source, port))
+        sources.append((source, port))
         units.readers[source].setdefault(port, []).append(Port(position, slot))
         before = units.outputs[source][port]
         units.before[unit].append(before)

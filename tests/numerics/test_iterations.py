@@ -12,7 +12,8 @@ import pytest
 from jax import lax
 
 import duotone
-from tests.numerics.oracle import HALVES
+from duotone.precision.safety import distances as distances_rule
+from tests.numerics.oracle import HALVES, mixed, reference, relative
 from tests.numerics.test_solves import FORCE, check
 
 RANDOM = np.random.default_rng(0)
@@ -167,6 +168,35 @@ def discrepancy(x: Any, y: Any) -> Any:
 def test_gradients_of_distances_are_as_good_as_float32s(half: str) -> None:
     gradient = jax.grad(discrepancy, (0, 1))
     check(gradient, duotone.autocast(gradient, dtype=half, policy=FORCE), (POINTS, CODES))
+
+
+def of_features(w: Any, x: Any, y: Any) -> Any:
+    """The discrepancy of features with a large mean; the square of each has two gradients."""
+    squares = lambda a: jnp.sum(a * a, 1)  # noqa: E731
+    near = lambda a, b: squares(a)[:, None] + squares(b) - 2 * a @ b.T  # noqa: E731
+    mean = lambda a, b: jnp.mean(jnp.exp(-2 * near(a, b)))  # noqa: E731
+    a, b = x @ w + 3, y @ w + 3
+    return mean(a, a) + mean(b, b) - 2 * mean(a, b)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_terms_of_gradients_of_distances_are_added_in_float32(
+    half: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (jax.random.normal(jax.random.key(k), (64, 32)) for k in (1, 2))
+    args = jax.random.normal(jax.random.key(0), (32, 32)) / 50, x, 1.3 * y
+    gradient = jax.grad(of_features)
+    limit = {"float16": 0.01, "bfloat16": 0.08}[half]
+    assert relative(mixed(gradient, half, *args), reference(gradient, *args)) < limit
+
+    def stored() -> set[str]:
+        """XLA may keep more digits than the painting asks for, so the painting counts here."""
+        seen = duotone.explain(gradient, *args, dtype=half).operations
+        return {o.stored for o in seen if o.operation == "add_any" and o.shape == ("64", "32")}
+
+    assert stored() == {"full"}
+    monkeypatch.setattr(distances_rule, "_MOST_TERMS", 0)
+    assert "half" in stored()
 
 
 def recurrent(w: Any, u: Any, x: Any) -> Any:

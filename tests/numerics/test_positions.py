@@ -167,3 +167,76 @@ def test_a_short_dot_inside_of_a_network_keeps_the_stream_half() -> None:
     seen = duotone.explain(adapted, *arguments, dtype="bfloat16").operations
     streams = [o.stored for o in seen if o.operation == "add" and "half" in o.stored]
     assert len(streams) >= 3
+
+
+def ranks_by_triangle(w: Any, x: Any) -> Any:
+    """Places in the buffer of an expert, counted by a dot with a triangle."""
+    expert = jax.nn.one_hot(jnp.full(3000, jnp.argmax(w[0])), 8, dtype=x.dtype)
+    before = jnp.tril(jnp.ones((3000, 3000), x.dtype)) @ expert
+    return jnp.sum(before * expert, -1)
+
+
+def forces(w: Any, x: Any) -> Any:
+    """Forces between particles far from the origin of the coordinates."""
+    where = (x @ w)[:64, :3] + 1000.0
+    apart = where[:, None] - where
+    return jnp.sum(apart / (jnp.sum(apart**2, -1, keepdims=True) + 1) ** 1.5, 1)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_counts_of_truth_values(half: str) -> None:
+    want = reference(ranks_by_triangle, W, X)
+    assert not np.any(mixed(ranks_by_triangle, half, W, X) - want)
+    assert np.any(mixed(ranks_by_triangle, half, W, X, rules_remove={"position"}) - want)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_differences_of_values_far_from_zero(half: str) -> None:
+    """As wrong as the dot; without the rule more wrong than the forces are large."""
+    want = reference(forces, W, X)
+    limit = {"float16": 0.005, "bfloat16": 0.05}[half]
+    assert relative(mixed(forces, half, W, X), want) < limit
+    assert relative(mixed(forces, half, W, X, rules_remove={"position"}), want) > 0.2
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_quantized_products_with_zero_points(half: str) -> None:
+    """The sum of products of bytes and the corrections for their zero points nearly cancel."""
+    numbers = np.random.default_rng(0)
+    pixels = jnp.asarray(numbers.integers(100, 156, (64, 256)), jnp.uint8)
+    weights = jnp.asarray(numbers.integers(100, 140, (256, 8)), jnp.uint8)
+
+    def layer(w: Any, x: Any, pixels: Any, weights: Any) -> Any:
+        a, b = pixels.astype(x.dtype), weights.astype(x.dtype)
+        rows, columns = jnp.sum(a, 1, keepdims=True), jnp.sum(b, 0)
+        products = a @ b - 128 * columns - 120 * rows + 256 * 128 * 120
+        return jax.nn.relu(products * 1e-3) @ w
+
+    args = W, X, pixels, weights
+    want = reference(layer, *args)
+    limit = {"float16": 0.002, "bfloat16": 0.015}[half]
+    assert relative(mixed(layer, half, *args), want) < limit
+    assert not relative(mixed(layer, half, *args, rules_remove={"position"}), want) < 0.2
+
+
+def test_an_image_of_bytes_times_weights_is_half() -> None:
+    images = (jnp.arange(N * 8) % 256).reshape(N, 8).astype(jnp.uint8)
+    network = lambda i, w: jax.nn.relu((i.astype(jnp.float32) - 127) @ w) @ w  # noqa: E731
+    assert paints(network, images, W) == ["half", "full"]
+    table = jax.random.normal(jax.random.key(2), (3000, 8))
+    embedding = lambda t, w: jax.nn.one_hot(t, 3000) @ table @ w  # noqa: E731
+    assert paints(embedding, jnp.arange(N), W) == ["half", "full"]
+    kernel = np.asarray(jax.random.normal(jax.random.key(3), (8, 8)))
+    constant = lambda i, w: jax.nn.relu((i.astype(jnp.float32) - 127) @ kernel) @ w  # noqa: E731
+    assert paints(constant, images, W) == ["half", "full"]
+
+
+def test_small_numbers_and_masks_are_added_in_half() -> None:
+    def hard_swish(w: Any, x: Any) -> Any:
+        return ((x @ w) * jnp.clip((x @ w) + 3, 0, 6) / 6) @ w
+
+    def masked(w: Any, x: Any) -> Any:
+        return jnp.maximum(x @ w - 1e9, -2) @ w
+
+    assert paints(hard_swish, W, X, of="add") == ["half"]
+    assert paints(masked, W, X, of="sub") == ["half"]

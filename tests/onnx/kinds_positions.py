@@ -1,4 +1,4 @@
-"""Positions: grids, boxes and counters, computed from half values and not."""
+"""Positions and distances: grids, boxes and counters, computed from half values and not."""
 
 import numpy as np
 
@@ -381,3 +381,70 @@ def a_time_step():
         h = MatMul(x, w)  p = MatMul(e, u)  y = Add(h, p) }"""
     feed = {"t": np.array([[999.0], [501.3], [37.7], [3.0]], np.float32), "x": normal(4, 16)}
     return text, COUNTED, feed
+
+
+@kind("positions")
+def coordinates_far_from_zero():
+    """Differences of predicted coordinates, 2000 away from the origin."""
+    weights = {
+        "w": normal(16, 8) / 4,
+        "v": normal(1, 8, seed=1),
+        "far": np.float32(2000),
+        "last": np.array([0, 0]),
+        "first": np.array([1, 1]),
+        "ends": np.array([63, 7]),
+        "all": np.array([64, 8]),
+    }
+    text = """f (float[64, 16] x) => (float[a, b] y) {
+        h = MatMul(x, w)  p = Add(h, far)
+        a = Slice(p, first, all)  b = Slice(p, last, ends)  d = Sub(a, b)  y = Tanh(d) }"""
+    return text, weights, {"x": normal(64, 16, seed=2)}
+
+
+@kind("positions")
+def places_by_a_triangle():
+    """Places in the buffer of an expert: a triangle times one-hot rows."""
+    weights = {
+        "triangle": np.tril(np.ones((3001, 3001), np.float32)),
+        "depth": np.array(8),
+        "values": np.array([0.0, 1.0], np.float32),
+        "v": normal(8, 8),
+    }
+    text = """f (int64[3001] i) => (float[3001, 8] y) {
+        e = OneHot<axis = -1>(i, depth, values)  c = MatMul(triangle, e)
+        r = Mod<fmod = 1>(c, two)  y = Mul(r, e) }"""
+    return text, weights | {"two": np.float32(2)}, {"i": np.full(3001, 3)}
+
+
+@kind("positions")
+def products_of_bytes():
+    """A quantized layer with zero points, of integers as numbers."""
+    numbers = np.random.default_rng(0)
+    weights = {
+        "b8": numbers.integers(100, 140, (256, 16)).astype(np.uint8),
+        "za": np.float32(128),
+        "zb": np.float32(120),
+        "rest": np.float32(256 * 128 * 120),
+        "scale": np.float32(1e-3),
+        "rows": np.array([0]),
+        "columns": np.array([1]),
+        "v": normal(16, 8) / 4,
+    }
+    text = """f (uint8[64, 256] a8) => (float[64, 8] y) {
+        a = Cast<to = 1>(a8)  b = Cast<to = 1>(b8)  p = MatMul(a, b)
+        sa = ReduceSum(a, columns)  sb = ReduceSum(b, rows)  ca = Mul(sa, zb)  cb = Mul(sb, za)
+        q = Sub(p, ca)  r = Sub(q, cb)  t = Add(r, rest)  u = Mul(t, scale)  y = MatMul(u, v) }"""
+    return text, weights, {"a8": numbers.integers(100, 156, (64, 256)).astype(np.uint8)}
+
+
+@kind("distances")
+def distances_to_codes():
+    """Squared distances by a product; the sums of squares read their axes as an operand."""
+    codes = normal(16, 64, seed=5) / 2 + 10
+    weights = {"w": np.eye(64), "codes": codes, "two": np.float32(2), "axis": np.array([1])}
+    text = """f (float[32, 64] x) => (float[32, 16] y) {
+        h = MatMul(x, w)  c = Transpose<perm = [1, 0]>(codes)  p = MatMul(h, c)  q = Mul(p, two)
+        a0 = Mul(h, h)  a = ReduceSum<keepdims = 1>(a0, axis)
+        b0 = Mul(codes, codes)  b = ReduceSum<keepdims = 0>(b0, axis)
+        s = Add(a, b)  d = Sub(s, q)  y = Neg(d) }"""
+    return text, weights, {"x": normal(32, 64, seed=3) / 2 + 10}

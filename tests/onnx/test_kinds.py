@@ -13,7 +13,8 @@ CAUGHT = {
     "position": (
         "a_grid_and_a_flow a_grid_in_pixels predicted_positions a_flow_of_two_steps "
         "two_flows_added boxes_for_roi_align "
-        "boxes_for_max_roi_pool a_crop_by_a_predicted_region a_grid_out_of_a_branch"
+        "boxes_for_max_roi_pool a_crop_by_a_predicted_region a_grid_out_of_a_branch "
+        "coordinates_far_from_zero places_by_a_triangle products_of_bytes"
     ).split(),
     "log_power": (
         "a_mel_spectrum a_mel_spectrum_with_eps a_clipped_mel_spectrum audio_of_16_bits "
@@ -24,6 +25,7 @@ CAUGHT = {
         "by_frames_and_a_product the_power_itself_is_the_input"
     ).split(),
     "overflow": "a_large_constant_taken a_large_constant_node_taken a_large_number_taken".split(),
+    "distance": ["distances_to_codes"],
     "carry": "a_state_that_grows a_running_sum".split(),
 }
 """By safety rule, kinds whose error exceeds the bar without it."""

@@ -40,7 +40,7 @@ def painted(t: Tiny) -> tuple[Graph, Classes, Painting, Painting]:
 
 
 def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Callable[[Value], int]) -> int:
-    return Choice(graph, [Paint.FULL] * len(graph.nodes)).cost_of_casts(paints, cost)
+    return Choice(graph, [None] * len(graph.nodes), cost).cost_of_casts(paints)
 
 
 def one(value: Value) -> int:
@@ -162,8 +162,7 @@ def test_the_choice_is_the_cheapest(seed: int) -> None:
     def price(paints: list[Paint]) -> int:
         return sum(c for i, (paint, c) in kept.items() if paints[i] is not paint)
 
-    choice = Choice(graph, given)
-    choice.pay(cost)
+    choice = Choice(graph, given, cost)
     for index, (paint, more) in kept.items():
         choice.prefer(index, paint, more)
     chosen = choice.solve()
@@ -178,7 +177,7 @@ def test_a_pair_is_never_full_and_half() -> None:
     a = t.op("relu", x)
     b = t.op("relu", a)
     t.returns(b)
-    choice = Choice(t.graph(), [None, None])
+    choice = Choice(t.graph(), [None, None], lambda _: 0)
     choice.prefer(0, Paint.HALF, 5)
     choice.prefer(1, Paint.FULL, 5)
     choice.never(full=1, half=0, cost=4)

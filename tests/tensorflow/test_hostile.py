@@ -322,6 +322,35 @@ def _error(found: Any, full: Any) -> float:
     return float(np.sqrt(np.mean((found - full) ** 2) / np.mean(full**2)))
 
 
+@_program(X / 2 + 10)
+def distances_by_a_product(tf, x):
+    h = x @ np.eye(64, dtype=np.float32)
+    codes = _random(16, 64, seed=5) / 2 + 10
+    squares = tf.reduce_sum(h * h, 1)[:, None] + tf.reduce_sum(codes * codes, 1)
+    return squares - 2.0 * tf.matmul(h, codes, transpose_b=True)
+
+
+@_program(X)
+def coordinates_far_from_zero(tf, x):
+    where = x @ W + 1000.0
+    return tf.tanh(where[1:] - where[:-1])
+
+
+@_program(X)
+def places_by_a_triangle(tf, x):
+    chosen = tf.tile(tf.argmax(x[:1] @ W, -1), [3000])
+    expert = tf.one_hot(chosen, 64)
+    places = tf.linalg.band_part(tf.ones([3000, 3000]), -1, 0) @ expert
+    return tf.math.floormod(tf.reduce_sum(places * expert, -1), 2.0)
+
+
+@_program(np.abs(X) * 10 + 100)
+def products_of_bytes(tf, x):
+    a = tf.cast(tf.cast(x, tf.uint8), tf.float32)
+    b = tf.cast(tf.constant((W * 80 + 120).astype(np.uint8)), tf.float32)
+    return (a @ b - 120.0 * tf.reduce_sum(a, -1, keepdims=True)) @ W
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_worse_than_the_original_and_finite(tf, name, dtype):

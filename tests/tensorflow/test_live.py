@@ -158,6 +158,25 @@ def test_jit_compile_with_a_recurrent_loop():
     """)
 
 
+def test_a_bias_that_is_no_vector():
+    """Catches: a BiasAdd of [1, 1, 1, n], which the remapper takes for one, and its kernel not."""
+    run("""
+    w = tf.Variable(tf.random.normal((7, 7, 64, 1)) / 56)
+    b = tf.Variable([1.0])
+    x = tf.random.normal((16, 32, 32, 64))
+
+    @tf.function
+    def f(x):
+        return tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") + tf.reshape(b, (1, 1, 1, 1)))
+
+    full = f(x).numpy()
+    on()
+    half = f(x).numpy()
+    assert "Conv2D" in half_ops() and not np.array_equal(half, full)
+    np.testing.assert_allclose(half, full, atol=0.5)
+    """)
+
+
 def test_an_input_pipeline_stays_float32():
     run("""
     on()

@@ -99,6 +99,37 @@ def test_what_cannot_be_known_is_none_unless_guessed():
     assert count_elements(None) is None
 
 
+def test_a_handle_that_a_function_takes_has_the_shape_of_its_variable():
+    """Catches: a training step whose weights have no sizes, so that small products are not seen."""
+    b = Builder()
+    handle = b.add("_Arg", name="h", T=20, index=0)
+    shape = b.graph.node[-1].attr["_handle_shapes"].list.shape.add()
+    for side in (64, 32):
+        shape.dim.add(size=side)
+    w = b.add("ReadVariableOp", handle, name="w")
+    b.add("MatMul", value(b, 8, 64), w, name="y")
+    b.add("_Arg", name="unknown", T=20, index=1)
+    assert shapes_of(b)["y"] == ((8, 32),)
+    assert shapes_of(b)["unknown"] == (None,)
+
+
+def test_the_handle_of_a_list_has_the_shape_of_an_element():
+    b = Builder()
+    rows = b.add("TensorListFromTensor", value(b, 5, 8, 64), b.constant([8, 64]), name="rows")
+    row = b.add("TensorListGetItem", rows, b.constant([0]), b.constant([8, 64]), name="row")
+    start = b.add("EmptyTensorList", b.constant([-1, 64]), b.constant([4]), name="start")
+    kept = b.add("TensorListPushBack", start, row, name="kept")
+    b.add("TensorListPopBack", kept, b.constant([-1, 64]), name="last")
+    new = b.add("TensorListReserve", b.constant([-1, 64]), b.constant([5]), name="new")
+    written = b.add("TensorListSetItem", new, b.constant([0]), row, name="written")
+    b.add("TensorListStack", written, b.constant([-1, 64]), num_elements=5, name="all")
+    found = shapes_of(b)
+    assert found["start"] == ((None, 64),)
+    assert found["row"] == ((8, 64),)
+    assert found["last"] == ((8, 64),) * 2
+    assert found["all"] == ((5, 8, 64),)
+
+
 def test_a_graph_that_contradicts_itself_is_not_for_shapes_to_refuse():
     b = Builder()
     b.add("MatMul", value(b, 2), value(b, 2), name="m")

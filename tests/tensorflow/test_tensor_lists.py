@@ -32,6 +32,22 @@ def test_a_list_between_allow_ops_is_half():
     assert half(rewrite(b.graph)) == wanted
 
 
+def test_a_cast_moves_before_the_list_that_keeps_a_value_for_the_gradient():
+    """Catches: weights that a loop keeps in float32 and casts again in each iteration back."""
+    b = Builder()
+    w = b.add("Placeholder", name="w", dtype=FLOAT, shape=(64, 64))
+    b.add("MatMul", w, w, name="m")
+    sides, most = b.constant([64, 64]), b.constant([4])
+    start = b.add("EmptyTensorList", sides, most, shape_type=INT32, name="empty")
+    push = b.add("TensorListPushBack", start, w, name="push")
+    pop = b.add("TensorListPopBack", push, b.constant([64, 64]), name="pop")
+    b.add("MatMul", f"{pop}:1", f"{pop}:1", name="n")
+    result = rewrite(b.graph, painter="duotone")
+    lists = ["empty.element_dtype", "push.element_dtype", "pop.element_dtype"]
+    assert sorted(half(result)) == sorted(["m", "n", *lists])
+    assert [cast.source for cast in result.casts if cast.to == "f16"] == ["w:0"]
+
+
 def test_one_member_that_is_fetched_keeps_the_list_full():
     b = Builder()
     push_and_pop(b, empty_list(b))

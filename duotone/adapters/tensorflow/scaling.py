@@ -86,6 +86,11 @@ def float32_scope() -> Any:
     return tf.name_scope(FLOAT32_SCOPE)
 
 
+def in_float32_scope() -> bool:
+    """Returns True in :func:`float32_scope`."""
+    return FLOAT32_SCOPE in tf.get_current_name_scope()
+
+
 def scale(loss: Any, value: Any) -> Any:
     """Returns a loss times the scale; a half loss becomes float32."""
     with float32_scope():

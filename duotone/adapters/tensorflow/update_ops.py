@@ -19,8 +19,6 @@ from duotone.adapters.tensorflow.scaling import float32_scope, tf
 
 _ASSIGNMENTS = ("Assign", "AssignSub", "AssignAdd")
 _WRITES = frozenset(f"{kind}{suffix}" for kind in _ASSIGNMENTS for suffix in ("", "VariableOp"))
-_PASSED = frozenset({"NoOp", "Identity", "ReadVariableOp"})
-"""Operations through which a program names an update."""
 
 
 def moved_before_this() -> list[tuple[Any, Any]]:
@@ -57,7 +55,7 @@ def _writes(operations: Any) -> Iterator[Any]:
         seen.add(operation.name)
         if operation.type in _WRITES:
             yield operation
-        elif operation.type in _PASSED:
+        elif operation.type in ("NoOp", "Identity", "ReadVariableOp"):  # they name an update
             found += [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
 
 

@@ -17,8 +17,6 @@ from duotone.cost.fused import result_dtype
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
 from duotone.precision.record import CastRecord, OperationRecord
 
-_WIDTHS = frozenset({FULL_DTYPE, *HALF_TYPES})
-
 
 def in_memory(step: StepModel) -> Iterator[Finding]:
     """Yields ``casts``: casts that are separate kernels, grouped by what they cast."""
@@ -78,7 +76,8 @@ _WORDS = {
 def _is_cast(operation: OperationRecord, half: str) -> bool:
     """Returns True if the user casts between float32 and half here."""
     ends = {*operation.operands[:1], result_dtype(operation, half)}
-    return operation.operation == "convert_element_type" and len(ends) == 2 and ends <= _WIDTHS
+    widths = {FULL_DTYPE, *HALF_TYPES}
+    return operation.operation == "convert_element_type" and len(ends) == 2 and ends <= widths
 
 
 def _inside(step: StepModel, operation: OperationRecord) -> bool:

@@ -22,10 +22,6 @@ from duotone.precision.record import OperationRecord
 from duotone.precision.rules import WORDS, Rule
 
 _FULL = frozenset({FULL_DTYPE, "complex64"})
-_FOLLOWS = frozenset(
-    {Rule.TAINT, Rule.FULL_READERS, Rule.NO_HALF_OPERAND, Rule.MIXED, Rule.OPERAND}
-)
-"""Rules by which an operation is full because another one is."""
 _REMEDIES: Mapping[str, str] = {
     Rule.PINNED: "narrow the pin (keep_full, a policy's patterns), if the numbers fit half",
     Rule.FIXED: "nothing makes it half: do it where the values are small, or do without",
@@ -142,7 +138,9 @@ def _region(step: StepModel, cause: OperationRecord) -> tuple[dict[int, Operatio
 
 
 def _follows(operation: OperationRecord) -> bool:
-    return operation.rule in _FOLLOWS or _has_no_form(operation)
+    """Returns True if an operation is full because another one is."""
+    rules = (Rule.TAINT, Rule.FULL_READERS, Rule.NO_HALF_OPERAND, Rule.MIXED, Rule.OPERAND)
+    return operation.rule in rules or _has_no_form(operation)
 
 
 def _in_words(o: OperationRecord) -> str:

@@ -271,7 +271,8 @@ class Builder:
         """Returns the magnitudes of a result that only moves a constant, or counts."""
         if _KEEPS in traits:
             return _kept(eqn, traits, self.values[inputs[0]].constant)
-        if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
+        chooses = {Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS}
+        if _COMMUTES in traits and traits & chooses:
             chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
             fill = attributes.get("fill")
             if chosen and isinstance(fill, float):
@@ -285,7 +286,6 @@ class Builder:
 
 
 _KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # looked up once: this code is hot
-_CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
 def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:

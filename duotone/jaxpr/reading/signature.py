@@ -108,7 +108,7 @@ def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...],
         The arrays, the statics with their positions, and the position of the first leaf that is
         neither (-1 if there is none).
     """
-    if _jax.ARRAY_TYPES.issuperset(map(type, leaves)):
+    if {_jax.ArrayType}.issuperset(map(type, leaves)):
         return leaves, (), -1  # the usual case; no loop in Python
     arrays: list[Any] = []
     statics: list[tuple[int, Static]] = []

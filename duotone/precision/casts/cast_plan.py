@@ -176,9 +176,6 @@ _SIZES_OF_DOT = 4
 """A dot has four sizes: the number of matrix products, rows, terms and columns."""
 
 
-_INSIDE_READERS = frozenset({Trait.GATHERS, Trait.PARTS})
-
-
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
     """Checks if a value comes, moved at most, from an operation that no kernel extends across.
 
@@ -190,7 +187,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
         node = graph.nodes[current.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            return node.traits.isdisjoint(_INSIDE_READERS) and not _is_padded_dot(node)
+            return node.traits.isdisjoint({Trait.GATHERS, Trait.PARTS}) and not _is_padded_dot(node)
         source = graph.values[node.inputs[0]]
         if Trait.RESHAPES not in node.traits or source.size != current.size:
             return False

@@ -25,9 +25,6 @@ from duotone.precision.context import Background
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
-_IN_LIBRARY = frozenset({"slides", "phases"})
-"""Attributes of convolutions that a CPU's library may compute."""
-
 
 def decline(classes: Classes, background: Background) -> Classes:
     """Keeps full the operations that gain nothing from half on a device.
@@ -74,7 +71,8 @@ def _refusal(
     limits = _limits(node, profitability)
     if limits is None:
         would = (
-            not node.attributes.keys().isdisjoint(_IN_LIBRARY)
+            # A CPU's library may compute convolutions with these attributes.
+            not node.attributes.keys().isdisjoint({"slides", "phases"})
             and flops_of(node) >= profitability.min_flops
         )
         missing = profitability.missing if would else ""

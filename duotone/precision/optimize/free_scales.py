@@ -33,7 +33,6 @@ from duotone.precision.optimize.row_statistics import fits_kernel
 
 FREE_SCALES = "free_scales"
 """The name of this optimization."""
-_LIKE_OPERAND = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.FLIPS, Trait.SUMS_AXES})
 
 
 def without_scale(view: View, found: Recompute, on: frozenset[str]) -> Recompute:
@@ -125,7 +124,7 @@ def _power(view: View, node: Node, powers: Mapping[int, int]) -> int | None:
 def _power_of(node: Node, powers: Sequence[int]) -> int | None:
     """Returns the power of the factor in a node's result, from the powers in its operands."""
     traits = node.traits
-    if not traits.isdisjoint(_LIKE_OPERAND):
+    if traits & {Trait.RESHAPES, Trait.TRANSPOSES, Trait.FLIPS, Trait.SUMS_AXES}:
         return powers[0]
     if Trait.MULTIPLIES in traits:
         return sum(powers)

@@ -25,7 +25,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
-_NO_ADDITIONS = frozenset({Trait.SUBTRACTS, Trait.SUMS_AXES})
 _MOST_READ = 2
 """Limit of the operands of one iteration per element of the sum: 4 bytes of each are moved, and 8
 bytes of the sum."""
@@ -71,7 +70,7 @@ def _terms(node: Node, view: View) -> list[_Term]:
             return []
         if maker is node:
             carried += 1
-        elif Trait.ADDS in maker.traits and maker.traits.isdisjoint(_NO_ADDITIONS):
+        elif maker.traits & {Trait.ADDS, Trait.SUBTRACTS, Trait.SUMS_AXES} == {Trait.ADDS}:
             open_values.extend(maker.inputs)
         else:
             term = _term(node, value, view)

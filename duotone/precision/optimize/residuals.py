@@ -171,7 +171,6 @@ _KEPT = {
     Pointwise.VERY_EXPENSIVE: ("recompute", "recompute_very_expensive"),
 }
 """The optimizations that recompute a kept result, by the cost of its operation."""
-_SCALES = frozenset({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES})
 
 
 def _grows(graph: Graph, value: int) -> bool:
@@ -183,7 +182,7 @@ def _grows(graph: Graph, value: int) -> bool:
         node = graph.nodes[producer]
         if Trait.SQUARES in node.traits or "exponent" in node.attributes:
             return False
-        if node.traits.isdisjoint(_SCALES):
+        if node.traits.isdisjoint({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES}):
             break
     return True
 

@@ -18,8 +18,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
-_MOVES = frozenset({Trait.RESHAPES, Trait.TRANSPOSES})
-
 
 def match_weight(node: Node, view: View) -> Optimization | None:
     """Matches a half dot with an operand that is an argument of the program, moved at most.
@@ -44,4 +42,5 @@ def match_weight(node: Node, view: View) -> Optimization | None:
 
 def _moves(node: Node) -> bool:
     """Checks if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
-    return not node.traits.isdisjoint(_MOVES) and Trait.REPEATS not in node.traits
+    moves = node.traits & {Trait.RESHAPES, Trait.TRANSPOSES}
+    return bool(moves) and Trait.REPEATS not in node.traits

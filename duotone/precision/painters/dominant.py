@@ -45,7 +45,7 @@ from duotone.precision.painters.mixed import (
     follow_full,
     store_operands_half,
 )
-from duotone.precision.painters.painting import Canvas, Painting
+from duotone.precision.painters.painting import Canvas, Painting, may_store_half
 from duotone.precision.painters.taints import spread_taint
 from duotone.precision.rules import Rule
 
@@ -266,9 +266,10 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
         or canvas.rules[node.index] is Rule.STATE
     ):
         return False
-    if not all(node.half_outputs) or any(value in kept for value in node.outputs):
+    made = [value for value in node.outputs if values[value].paintable]
+    if not may_store_half(node, values) or any(value in kept for value in made):
         return False
-    for value in node.outputs:
+    for value in made:
         for reader, slot in canvas.consumers[value]:
             reads_half = canvas.graph.nodes[reader].half_inputs[slot]
             if canvas.compute[reader] is not Paint.HALF or not reads_half:
@@ -290,8 +291,8 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
         return True
     # Only one branch runs, so only one of the casts before a join runs.
     cost = max(read, default=0) if Trait.JOINS in node.traits else sum(read)
-    made = sum(values[v].size for v in node.outputs)
-    return cost == made or (cost < made and Trait.REPEATS not in canvas.entry(node.index).traits)
+    size = sum(values[v].size for v in made)
+    return cost == size or (cost < size and Trait.REPEATS not in canvas.entry(node.index).traits)
 
 
 def keep_wide(canvas: Canvas) -> None:

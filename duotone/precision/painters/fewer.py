@@ -22,14 +22,14 @@ that fuses casts, this stage gains nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.ops.entries import PASSIVE, Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.painters.cheapest_choice import Choice
-from duotone.precision.painters.painting import Painting
+from duotone.precision.painters.painting import Painting, may_store_half
 from duotone.precision.rules import Rule
 
 BEGINS = 2**22
@@ -56,9 +56,9 @@ def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
     Returns:
         A painting whose casts cost no more; changed nodes have the rule ``cut``.
     """
-    costs, weights = [_cost(value) for value in graph.values], _of_weights(graph)
+    weights = _of_weights(graph)
     for _ in range(_PASSES):
-        found = _Pass(graph, classes, painting, costs, weights).painting()
+        found = _Pass(graph, classes, painting, weights).painting()
         if found is painting:
             break
         painting = found
@@ -72,7 +72,6 @@ class _Pass:
         graph: the program.
         classes: the class of each node.
         before: the painting.
-        costs: by value, the cost of a cast.
         weights: the nodes whose float32 operands are all constants, or results of such nodes.
     """
 
@@ -81,11 +80,10 @@ class _Pass:
         graph: Graph,
         classes: Classes,
         before: Painting,
-        costs: Sequence[int],
         weights: Collection[int],
     ) -> None:
-        self._graph, self._classes, self._before = graph, classes, before
-        self._costs, self._weights = costs, weights
+        self._graph, self._classes = graph, classes
+        self._before, self._weights = before, weights
         self._exact = self._move_half_values()
         self._results = {value for value, _ in graph.outputs}
         self._opened = [node for node in graph.nodes if self._is_open(node)]
@@ -96,19 +94,15 @@ class _Pass:
         if not opened:
             return self._before
         given = [None if index in opened else paint for index, paint in enumerate(before)]
-        choice = Choice(self._graph, given)
-        choice.pay(self._cost_of)
-        prohibitive = 3 * sum(self._costs)
+        choice = Choice(self._graph, given, _cost)
+        prohibitive = 3 * choice.most
         for node in self._opened:
             choice.prefer(node.index, before[node.index], self._price(node))
             if before[node.index] is Paint.FULL and node.index not in self._exact:
                 self._forbid(choice, node, prohibitive)
         chosen = choice.solve()
-        old, new = (choice.cost_of_casts(paints, self._cost_of) for paints in (before, chosen))
+        old, new = map(choice.cost_of_casts, (before, chosen))
         return self._before if new >= old else self._changed(chosen)
-
-    def _cost_of(self, value: Value) -> int:
-        return self._costs[value.index]
 
     def _changed(self, chosen: list[Paint]) -> Painting:
         pairs = zip(self._before.rules, self._before.compute, chosen, strict=True)
@@ -142,7 +136,7 @@ class _Pass:
         found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
         if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
             return False
-        if not all(node.half_outputs) or _is_carried(node):
+        if not may_store_half(node, self._graph.values) or _is_carried(node):
             return False
         if self._before.compute[node.index] is Paint.HALF:
             return not self._reads_weights(node)

@@ -45,10 +45,9 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
         None if _is_open(index, classes, before, below) else paint
         for index, paint in enumerate(before.compute)
     ]
-    choice = Choice(graph, given)
-    choice.pay(_bytes)
+    choice = Choice(graph, given, _bytes)
     chosen = choice.solve()
-    if choice.cost_of_casts(chosen, _bytes) >= choice.cost_of_casts(before.compute, _bytes):
+    if choice.cost_of_casts(chosen) >= choice.cost_of_casts(before.compute):
         return before
     rules = tuple(
         rule if old is new else Rule.CUT

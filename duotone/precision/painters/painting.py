@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Container, Sequence
 
 from duotone.errors import RewriteError
-from duotone.graph.graph import UPDATE, Boundary, Graph, Node, Paint
+from duotone.graph.graph import UPDATE, Boundary, Graph, Node, Paint, Value
 from duotone.ops.entries import Entry, Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -199,6 +199,12 @@ class Canvas:
             for compute, kept in zip(self.compute, self.store, strict=True)
         )
         return Painting(tuple(self.compute), store, tuple(rules), self.details)
+
+
+def may_store_half(node: Node, values: Sequence[Value]) -> bool:
+    """Returns True if a node has float32 results, and all of them may be half."""
+    results = zip(node.outputs, node.half_outputs, strict=True)
+    return any(node.half_outputs) and all(half or not values[v].paintable for v, half in results)
 
 
 Painter = Callable[[Graph, Classes, Collection[str]], Painting]

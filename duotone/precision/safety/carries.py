@@ -12,7 +12,9 @@ all, and after many iterations the result is entirely wrong. Such a carry is den
 - the loop runs often (:data:`LONG`), or as often as its condition says.
 
 The last two do not apply to a scan over layers, whose dots read other weights in each iteration.
-Such a sum has only as many terms as there are layers, and is an activation.
+Such a sum has only as many terms as there are layers, and is an activation. A loop over batches
+looks alike, but takes steps of a descent (:mod:`duotone.precision.safety.descents`). These steps
+are denied, also without a loop.
 
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
 never end in half, whose neighbouring numbers are further apart. All nodes in it stay full if that
@@ -27,7 +29,7 @@ same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
 from duotone.graph.terms import is_one, is_scaled, is_state, moved, nodes_by_body, scales, subtracts
@@ -36,6 +38,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
+from duotone.precision.safety.descents import find_steps
 
 LONG = 64
 """The number of iterations from which any carry that is added to is a sum of many terms."""
@@ -43,6 +46,8 @@ LAYERS = 256
 """More iterations than networks have layers."""
 _SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
 _SUM = "a sum over iterations: each adds to the result of those before"
+_STEP = "a step of a descent: it adds a small multiple of a gradient"
+_UPDATE = "part of such a step"
 _REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
 
@@ -58,7 +63,8 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
         New classes; the same where there is no such loop.
     """
     graph = background.graph
-    sums: dict[int, str] = {}
+    steps = find_steps(graph, classes)
+    sums = dict.fromkeys(steps, _STEP) | dict.fromkeys(set[int]().union(*steps.values()), _UPDATE)
     endless: dict[int, str] = {}
     ending: list[_Loop] = []
     loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
@@ -69,7 +75,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
             endless.update((node.index, _END) for node in loop.nodes)
             ending.append(loop)
         else:
-            sums.update((node.index, _SUM) for node in loop.sums())
+            sums.update((node.index, _SUM) for node in loop.sums(steps))
     endless = dict.fromkeys(_replays(graph, ending), _REPLAY) | endless
     return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
 
@@ -116,16 +122,18 @@ class _Loop:
         self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
         self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
 
-    def sums(self) -> list[Node]:
-        """Returns the carries that are sums."""
+    def sums(self, steps: Collection[int]) -> list[Node]:
+        """Returns the carries that are sums; ``steps`` has the sums of descents."""
         trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
         often = self.body.until >= 0 or trips > LONG
         layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()
+        layers = layers and not any(node.index in steps for node in self.nodes)
         found: list[Node] = []
         for carry in self.carries:
             if all(self.graph.values[value].paintable for value in carry.outputs):
                 added, scaled, alone = self._follow(carry)
-                if added and (alone or (not layers and (often or scaled))):
+                stepped = moved(self.graph, carry.inputs[1]).producer in steps
+                if stepped or (added and (alone or (not layers and (often or scaled)))):
                     found.append(carry)
         return found
 

@@ -1,15 +1,22 @@
-"""Distances and moments: dots are full if their result nearly cancels in a difference.
+"""Distances, moments and rests: dots are full if their result nearly cancels in a difference.
 
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` computes squared distances by a dot, for nearest neighbours,
 kernels, codebooks and optimal transport. For near points it is a small difference of large terms,
 for which half has no digits: the nearest code changes, and a kernel is no longer positive. A dot of
 a value that follows from distances with the same points is full as well. The gradient of distances,
-``sum(g) * a - g @ b``, and the centres of clusters are such dots.
+``sum(g) * a - g @ b``, and the centres of clusters are such dots. The sums of these terms are full
+too: ``a * a`` alone has two.
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
 sums of the factors. In flat regions the two agree to many digits. So all dots that sum are full:
 one, or one for each axis (a separable window).
+
+``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
+its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
+the two agree to many digits, so a dot that is subtracted from its own operand is full. Its result
+and the operand may be weighted by an array with fewer elements, but by no constant: a small step
+``w - 0.1 * a @ w`` cancels nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +25,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.graph import Node
-from duotone.graph.terms import subtracts
+from duotone.graph.terms import moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -26,9 +33,13 @@ from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.dot_operands import Dots
 
+_MOST_TERMS = 8
+"""How many sums are looked at, at most: two sets of points and their squares give as many."""
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
+_TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
+_REST = "subtracted from its own operand: they may nearly cancel"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS = Trait.ADDS, Trait.CONTRACTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
@@ -49,7 +60,12 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     reasons: dict[int, str] = {}
     for node in graph.nodes:
         if classes.is_dot(node) and len(node.inputs) == 2 and search.is_of_distances(node):
-            reasons |= dict.fromkeys(search.gradients(node), _GRADIENT) | {node.index: _REASON}
+            gradients = search.gradients(node)
+            reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
+            sums = (index for dot in gradients for index in search.sums_of(dot))
+            reasons |= dict.fromkeys(sums, _TERMS)
+        rests = search.rest(node) if _ADDS in node.traits else ()
+        reasons |= dict.fromkeys(rests, _REST)
         for dot in search.moments(node) if _ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}
     return classes.with_denied(reasons, Rule.DISTANCE)
@@ -75,9 +91,26 @@ class _Search(Dots):
         """Returns the values whose squares a node sums itself; ``None`` if it is not such a sum."""
         if _CONTRACTS in node.traits and len(set(node.inputs)) == 1:
             return {self.origin(node.inputs[0])}
-        if len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
-            return self._base(node.inputs[0])
+        summed = [v for v in node.inputs if self.graph.values[v].paintable]  # the axes are integers
+        if len(summed) == 1 and not node.traits.isdisjoint(_SUMS):
+            return self._base(summed[0])
         return None
+
+    def sums_of(self, dot: int) -> list[int]:
+        """Returns the next sums with the result of a dot as a term, which round what cancels.
+
+        The gradient of a residual stream is such a chain of sums too, so a few of them count.
+        """
+        queue = list(self.graph.nodes[dot].outputs)
+        found, seen = list[int](), set(queue)
+        while queue and len(found) < _MOST_TERMS:
+            for reader, _ in self.graph.consumers[queue.pop(0)]:
+                node = self.graph.nodes[reader]
+                adds = _ADDS in node.traits and len(node.inputs) == 2
+                if adds or self.keeps(node):
+                    found += [reader] if adds else []
+                    queue += self._new(node.outputs, seen)
+        return found
 
     def _added_to(self, dot: Node) -> list[int]:
         """Returns the other operands of sums and differences with the result of a dot."""
@@ -131,6 +164,45 @@ class _Search(Dots):
                     sums = [*joint, *(made for way, _ in means for made in way)]
                     return [made for made in sums if self._is_allowed(made)]
         return []
+
+    def rest(self, node: Node) -> list[int]:
+        """Returns the dots that a difference subtracts from their own operand, and its maker."""
+        if len(node.inputs) != 2 or not subtracts(self.graph, node):
+            return []
+        found = list[int]()
+        for value, other in (node.inputs, node.inputs[::-1]):
+            dot = self.maker(self._unweighted(value))
+            if dot is None or not self._is_allowed(dot):
+                continue
+            origin = self._unweighted(other)
+            if origin in map(self._unweighted, dot.inputs):
+                found.append(dot.index)
+                maker = self.maker(origin)
+                if maker is not None and self.classes.nodes[maker.index].kind is Kind.INFER:
+                    found.append(maker.index)
+        return found
+
+    def _unweighted(self, value: int) -> int:
+        """Returns the origin of a value, upstream of moves and of weights with fewer elements."""
+        while (node := self.maker(value)) is not None:
+            largest = max(node.inputs, key=self._own_size, default=value)
+            if not (self._weights(node, largest) if scales(node) else self.keeps(node)):
+                break
+            value = largest
+        return value
+
+    def _weights(self, node: Node, value: int) -> bool:
+        """Checks if a node scales a value by an array with fewer elements, and by no constant."""
+        if Trait.DIVIDES in node.traits and node.inputs[0] != value:
+            return False
+        weights = (self.graph.values[v] for v in node.inputs if v != value)
+        return all(
+            1 < self._own_size(found.index) < self._own_size(value) and found.constant is None
+            for found in weights
+        )
+
+    def _own_size(self, value: int) -> int:
+        return moved(self.graph, value).size
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
         """Yields the sums of products that a value may be: the nodes that sum, and the factors."""

@@ -12,8 +12,12 @@ rows) are counts too. This rule denies
 - dots of integers that half may not represent exactly, if nothing proves that they stay below 2048
   (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
   255);
+- dots of truth values that count further than half can (a triangle times one-hot rows), and
+  products of bytes (a quantized layer, whose zero points nearly cancel its sums);
 - the addition of counts to something else (anchors and predicted offsets), unless they are at
-  most 1.
+  most 1;
+- the addition of a constant near which half is coarse (from 8 in bfloat16, 64 in float16), as in
+  coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too.
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
 that a sine reads and that reads no result of another dot. This rule denies that dot, since its
@@ -32,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.products import flops_of
 from duotone.graph.terms import following
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -63,12 +68,17 @@ _KEEP_COUNTS = frozenset(
     }
 )
 _ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
+_ERROR = 1 / 32
+"""The rounding error near a number from which half is too coarse for values of scale 1."""
+_FULL_EPSILON = 2.0**-23
 _DIVISOR = 32.0
 """The least divisor that makes integers small. A position divided by 2 is still a position."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
 _POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
+_FLAGS = "a dot of truth values or bytes: half cannot count so far"
+_FAR = "adds a large number, near which half is coarse: an absolute error counts"
 _SAMPLED = "leads to a position at which another array is read: its absolute error counts"
 
 
@@ -86,10 +96,14 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     found = _Counts(graph, ranges, background.half)
     reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _POSITION)
     reasons |= dict.fromkeys(_before_sampling(graph, classes, found.plain), _SAMPLED)
-    for node in graph.nodes if found.counts else ():
+    for node in graph.nodes:
         kind = classes.nodes[node.index].kind
         counted = found.counts.intersection(node.inputs)
         if not counted:
+            if kind is Kind.ALLOW and found.counts_flags(node):
+                reasons[node.index] = _FLAGS
+            elif kind is Kind.INFER and _ADDS & node.traits and found.is_moved_far(node):
+                reasons[node.index] = _FAR
             continue
         if kind is Kind.ALLOW:
             only = found.plain.issuperset(node.inputs)
@@ -115,12 +129,15 @@ class _Counts:
         counters: counts that follow from counters alone, so that they are known before any call.
         inexact: values that follow from integers which half may not represent exactly.
         flags: truth values, as numbers.
+        bits: numbers chosen from the constants 0 and 1 (a triangle, one-hot rows).
+        bytes: integers of 8 bits, as numbers, and sums of these and constants.
         plain: counts, flags and single numbers, and values that follow from them alone.
     """
 
     def __init__(self, graph: Graph, ranges: Ranges, half: HalfType) -> None:
         self._values, self._ranges, self._half = graph.values, ranges, half
         self.counts, self.flags, self.inexact = set[int](), set[int](), set[int]()
+        self.bits, self.bytes = set[int](), set[int]()
         known = {v.index for v in graph.values if v.constant is not None}
         self.plain = set(known)
         for node in graph.nodes:
@@ -134,6 +151,11 @@ class _Counts:
     def _add(self, node: Node, value: int) -> None:
         """Adds a result of a node to the sets to which it belongs."""
         numbers = [v for v in node.inputs if self._values[v].paintable]
+        if self._is_byte(node, numbers):
+            self.bytes.add(value)
+            return
+        if _COMMUTES in node.traits and numbers and all(map(self._is_bit, numbers)):
+            self.bits.add(value)
         if self._is_new(node):
             self.counts.add(value)
             if not self._is_exact(node):
@@ -157,6 +179,37 @@ class _Counts:
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
         return _COUNTS in node.traits
 
+    def counts_flags(self, dot: Node) -> bool:
+        """Checks if a dot counts truth values or multiplies bytes, beyond what half can count."""
+        if not all(self._is_whole(value) for value in dot.inputs):
+            return False
+        if not self.bytes.isdisjoint(dot.inputs):
+            return True
+        made = sum(self._values[value].size for value in dot.outputs)
+        return flops_of(dot) / (2.0 * max(made, 1)) > 2.0 / self._half.epsilon
+
+    def _is_whole(self, value: int) -> bool:
+        """Checks if all elements are truth values or bytes, as are those of a constant triangle."""
+        known = self._values[value].constant
+        if known is not None:
+            return known.low in (0.0, 1.0) and known.high in (0.0, 1.0)
+        return value in self.flags or value in self.bits or value in self.bytes
+
+    def is_moved_far(self, node: Node) -> bool:
+        """Checks if a node adds a number near which half is too coarse, and float32 is not.
+
+        A mask of -1e9 is beyond that, and leaves no digits in float32 either.
+        """
+        if self.plain.issuperset(node.inputs):
+            return False
+        epsilons = self._half.epsilon, _FULL_EPSILON
+        coarse, useless = (2.0 * _ERROR / epsilon for epsilon in epsilons)
+        added = (known for v in node.inputs if (known := self._values[v].constant) is not None)
+        return any(
+            known.largest < useless and (known.low >= coarse or known.high <= -coarse)
+            for known in added
+        )
+
     def _normalizes(self, node: Node) -> bool:
         """Checks if a node makes integers small: pixels divided by 255, or by their deviation."""
         for slot, value in enumerate(node.inputs):
@@ -178,6 +231,22 @@ class _Counts:
             return self._values[node.inputs[0]].dtype == "bool"
         moves = _COMMUTES in node.traits and bool(node.inputs)
         return moves and self.flags.issuperset(numbers)
+
+    def _is_bit(self, value: int) -> bool:
+        """Returns True for the constants 0 and 1, also repeated, and for both together."""
+        found = self._values[value]
+        known = found.constant
+        if known is None or not {known.low, known.high} <= {0.0, 1.0}:
+            return value in self.bits
+        return known.low == known.high or found.size == 2
+
+    def _is_byte(self, node: Node, numbers: Sequence[int]) -> bool:
+        if _CONVERTS in node.traits and node.inputs:
+            return self._values[node.inputs[0]].dtype in ("int8", "uint8")
+        keeps = _COMMUTES in node.traits or Trait.ADDS in node.traits
+        own = self.bytes.intersection(numbers)
+        rest = (v for v in numbers if v not in own)
+        return keeps and bool(own) and all(self._values[v].constant is not None for v in rest)
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:

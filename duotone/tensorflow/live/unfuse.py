@@ -6,7 +6,10 @@ of their own on every device. After the rewrite it runs again and fuses the half
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from duotone.tensorflow.protos import GraphDef, NodeDef
+from duotone.tensorflow.shapes.find import shape_of_port
 
 _BASES = {
     "_FusedConv2D": (
@@ -16,7 +19,8 @@ _BASES = {
     "_FusedMatMul": ("MatMul", ("T", "transpose_a", "transpose_b")),
 }
 _ADDS = {"BiasAdd": "BiasAdd", "Add": "AddV2"}
-"""Fused operations with an operand of their own, and their ops."""
+"""Fused operations with an operand of their own, and their ops. The remapper also takes an addition
+of ``[1, 1, 1, n]`` for a BiasAdd, whose kernel takes vectors only."""
 _ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu", "Tanh", "Sigmoid", "LeakyRelu"})
 
 
@@ -30,8 +34,10 @@ def unfuse(graph: GraphDef) -> int:
         The number of operations that were taken apart.
     """
     fused = [node for node in graph.node if node.op in _BASES and _is_known(node)]
-    for node in fused:
-        _unfuse(graph, node)
+    by_name = {node.name: node for node in graph.node} if fused else {}
+    biases = [_has_vector(node, by_name) for node in fused]
+    for node, is_vector in zip(fused, biases, strict=True):
+        _unfuse(graph, node, is_vector)
     return len(fused)
 
 
@@ -40,11 +46,23 @@ def _is_known(node: NodeDef) -> bool:
     return bool(parts) and all(part in _ADDS or part in _ACTIVATIONS for part in parts)
 
 
+def _has_vector(node: NodeDef, by_name: Mapping[str, NodeDef]) -> bool:
+    """Returns True if the bias of a fused node, if any, is a vector.
+
+    If its rank is not known, an addition does what a BiasAdd does, unless features come first.
+    """
+    if "BiasAdd" not in _parts(node):
+        return True
+    features_first = node.attr["data_format"].s == b"NCHW" if "data_format" in node.attr else False
+    shape = shape_of_port(node.input[2], by_name)
+    return features_first if shape is None else len(shape) == 1
+
+
 def _parts(node: NodeDef) -> list[str]:
     return [part.decode() for part in node.attr["fused_ops"].list.s]
 
 
-def _unfuse(graph: GraphDef, node: NodeDef) -> None:
+def _unfuse(graph: GraphDef, node: NodeDef, has_vector: bool) -> None:
     base, kept = _BASES[node.op]
     parts = _parts(node)
     before = type(node)()
@@ -66,7 +84,7 @@ def _unfuse(graph: GraphDef, node: NodeDef) -> None:
             made.ClearField("input")
         else:
             made = graph.node.add(name=f"{before.name}/unfused_{number}", device=before.device)
-        _fill(made, part, before)
+        _fill(made, part if has_vector or part != "BiasAdd" else "Add", before)
         made.input.append(last)
         if part in _ADDS:
             made.input.append(next(operands))

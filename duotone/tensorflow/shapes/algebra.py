@@ -60,6 +60,13 @@ def placeholder(operation: Operation) -> Sequence[Shape]:
     return [None if is_handle else operation.attribute_shape()]
 
 
+def argument(operation: Operation) -> Sequence[Shape]:
+    """Infers an argument, which may be a handle and then has the shape of its value."""
+    given = operation.node.attr
+    values = given["_handle_shapes"].list.shape if "_handle_shapes" in given else ()
+    return [shape_of_proto(value) for value in values]
+
+
 def constant(operation: Operation) -> Sequence[Shape]:
     """Infers a Const."""
     return [shape_of_proto(operation.node.attr["value"].tensor.tensor_shape)]
@@ -158,6 +165,7 @@ _FAMILIES: dict[ShapeRule, str] = {
         Pow RealDiv SelectV2 SquaredDifference Sub TruncateDiv TruncateMod Xdivy Xlogy Xlog1py""",
     same_as_second: "Select",
     placeholder: "Placeholder PlaceholderV2",
+    argument: "_Arg",
     from_attribute: "Variable VariableV2 VarHandleOp TemporaryVariable",
     constant: "Const HostConst",
     from_value: """Fill RandomStandardNormal RandomUniform TruncatedNormal RandomUniformInt

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from duotone.tensorflow.protos import NodeDef
 from duotone.tensorflow.shapes.algebra import ALGEBRA
 from duotone.tensorflow.shapes.arrays import ARRAYS
+from duotone.tensorflow.shapes.lists import LISTS
 from duotone.tensorflow.shapes.networks import NETWORKS
 from duotone.tensorflow.shapes.operation import (
     Numbers,
@@ -27,13 +29,13 @@ from duotone.tensorflow.shapes.operation import (
     count_elements,
     shape_of_proto,
 )
-from duotone.tensorflow.shapes.values import LARGEST_VALUE, VALUES
-from duotone.tensorflow.units import Units
+from duotone.tensorflow.shapes.values import LARGEST_VALUE, VALUES, constant_value
+from duotone.tensorflow.units import Units, split_input
 
 GUESSED_DIMENSION = 32
 """The size that a guess takes for an unknown dimension, mostly the batch."""
 
-SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
+SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **LISTS, **NETWORKS}
 """The shape rule of each op that has one."""
 
 
@@ -75,6 +77,32 @@ class Shapes:
         for position in units.order:
             found.add(units, position)
         return found
+
+
+def shape_of_port(text: str, by_name: Mapping[str, NodeDef], depth: int = 8) -> Shape:
+    """Returns the shape of one value, found from the nodes before it alone.
+
+    Args:
+        text: the port, as inputs of nodes name it: ``"name"`` or ``"name:1"``.
+        by_name: the nodes of the graph.
+        depth: how many nodes in a row are looked at.
+
+    Returns:
+        Its shape; None where it is not known.
+    """
+    name, port = split_input(text)
+    node = by_name.get(name)
+    if node is None or not depth:
+        return None
+    inputs = [text for text in node.input if not text.startswith("^")]
+    before = [by_name.get(text) for text in inputs]
+    operation = Operation(
+        node,
+        [shape_of_port(text, by_name, depth - 1) for text in inputs],
+        [constant_value(one) if one is not None and one.op == "Const" else None for one in before],
+        port + 1,
+    )
+    return _shapes(operation, SHAPE_RULES.get(node.op))[port]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""TensorFlow with two logical CPUs; the rewrite is off after each test."""
+"""TensorFlow with two logical CPUs, on which small products are half too.
+
+The rewrite is off after each test.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,11 @@ def tensorflow() -> Any:
 
 
 @pytest.fixture
-def tf(tensorflow: Any) -> Iterator[Any]:
+def tf(tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """TensorFlow; the rewrite is switched off after the test."""
+    from duotone.tensorflow import devices
     from duotone.tensorflow.live import switch
 
+    monkeypatch.setattr(devices, "GAINS", {})
     yield tensorflow
     switch.disable()

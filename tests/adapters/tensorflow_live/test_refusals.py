@@ -64,8 +64,9 @@ def test_a_class_is_not_an_optimizer(tf):
 
 
 def test_another_thing_is_not_an_optimizer(tf):
-    with pytest.raises(ArgumentTypeError):
-        enable(tf.Variable(1.0))
+    for other in (tf.Variable(1.0), "adam", object()):
+        with pytest.raises(ArgumentTypeError, match=r"of Keras, .* keras\.optimizers\.Adam\(\)"):
+            enable(other)
 
 
 def test_a_mixed_dtype_policy(tf):

@@ -1,0 +1,66 @@
+"""What is left of a value without an average of its neighbours: the two agree to many digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import duotone
+from tests.numerics.oracle import HALVES, mixed, reference, relative
+
+W = jax.random.normal(jax.random.key(0), (16, 16)) / 40
+X = jax.random.normal(jax.random.key(1), (64, 16))
+B = jnp.full(16, 50.0)
+LINKS = (jax.random.uniform(jax.random.key(2), (64, 64)) > 0.8).astype(jnp.float32)
+
+
+def laplacian(w: Any, x: Any, b: Any, links: Any) -> Any:
+    h = x @ w + b
+    return jnp.sum(links, 1)[:, None] * h - links @ h
+
+
+def normalized(w: Any, x: Any, b: Any, links: Any) -> Any:
+    """Differences from the mean of the neighbours, which a next layer reads."""
+    h = x @ w + b
+    return (h - (links @ h) / jnp.sum(links, 1)[:, None]) @ w
+
+
+def detrended(w: Any, x: Any, b: Any, links: Any) -> Any:
+    """A signal without its moving average."""
+    h = (x @ w + b).T[:, :, None]
+    axes = ("NWC", "WIO", "NWC")
+    window = jnp.full((8, 1, 1), 1 / 8, x.dtype)
+    mean = jax.lax.conv_general_dilated(h, window, (1,), "VALID", dimension_numbers=axes)
+    return (h[:, 4:61] - mean)[..., 0].T
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [laplacian, normalized, detrended])
+def test_a_rest_is_as_exact_as_its_value(function: Callable[..., Any], half: str) -> None:
+    want = reference(function, W, X, B, LINKS)
+    limit = {"float16": 0.003, "bfloat16": 0.02}[half]
+    assert relative(mixed(function, half, W, X, B, LINKS), want) < limit
+    without = mixed(function, half, W, X, B, LINKS, rules_remove={"distance"})
+    assert relative(without, want) > 8 * limit
+
+
+def small_step(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (x - 0.1 * (links @ x)) @ w
+
+
+def residual(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (x + links @ x) @ w
+
+
+def two_layers(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (x - jax.nn.relu(links @ x)) @ w
+
+
+@pytest.mark.parametrize("function", [small_step, residual, two_layers])
+def test_what_cancels_nothing_stays_half(function: Callable[..., Any]) -> None:
+    seen = duotone.explain(function, W, X, B, LINKS, dtype="bfloat16")
+    assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}
