@@ -270,7 +270,12 @@ def test_data_and_views():
     [
         ((3, f32(8)), {}, ArgumentTypeError, "advise: fn is 3"),
         ((jnp.sin, f32(8)), {"target": "h1000"}, UnknownTargetError, "did you mean 'h100'"),
-        ((jnp.sin, f32(8)), {"dtype": "float32"}, ArgumentError, "switches mixed precision off"),
+        (
+            (jnp.sin, f32(8)),
+            {"dtype": "float32"},
+            ArgumentError,
+            "would switch mixed precision off",
+        ),
         ((jnp.sin, f32(8)), {"policy": "no"}, ArgumentTypeError, "pass a duotone.Policy"),
         ((jnp.sin, f32(8)), {"calls": [f32(8)]}, ArgumentTypeError, "a tuple of arguments"),
         ((lambda n: n, 3), {}, ArgumentError, "advise: .* takes no array here"),

@@ -177,7 +177,8 @@ def test_underflow_is_ranked():
 def test_overflow_by_the_loss_scale_is_reported_apart(jitted):
     step = duotone.value_and_grad(loss, scale=2.0**24, dtype="float16")
     step = jax.jit(step) if jitted else step
-    found = duotone.blame(step, *training())
+    arguments = training()
+    found = duotone.blame(step, *arguments)
     print(found)
     assert found.verdict == "loss scale"
     assert found.first.backward
@@ -185,7 +186,7 @@ def test_overflow_by_the_loss_scale_is_reported_apart(jitted):
     assert 1 <= found.fitting_scale < 2.0**24
     assert not found.pins
     lower = duotone.value_and_grad(loss, scale=found.fitting_scale, dtype="float16")
-    assert duotone.blame(lower, *training()).verdict == "finite"
+    assert duotone.blame(lower, *arguments).verdict == "finite"
 
 
 def test_a_loss_that_is_multiplied_by_hand_overflows_in_the_backward_pass():
@@ -502,12 +503,12 @@ def test_a_sum_that_is_0_is_judged_by_its_terms():
 def test_a_difference_that_half_loses_is_not_forgiven():
     """What cancels, but not to float32's rounding: the error is all of the result, and said so."""
 
-    def difference(a, w):
+    def difference(a, w, b):
         with jax.named_scope("products"):
-            return a @ w - a
+            return a @ w - b
 
-    w = jnp.eye(16) * (1 + 2.0**-9)
-    found = duotone.blame(difference, normal(16, 16), w, dtype="bfloat16")
+    a, w = normal(16, 16), jnp.eye(16) * (1 + 2.0**-9)
+    found = duotone.blame(difference, a, w, a, dtype="bfloat16")
     assert found.verdict == "finite"
     assert max(s.error for s in found.errors if s.operation == "sub") > 0.5
 

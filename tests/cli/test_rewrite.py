@@ -142,10 +142,10 @@ def test_a_graph_that_is_half_already_is_called_so(call):
 
 
 def test_a_full_disk_names_the_file_and_the_remedy(call, tmp_path, monkeypatch):
-    def full(handle, data, old):
+    def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("duotone._files._fill", full)
+    monkeypatch.setattr("duotone._files.os.fsync", full)
     status, _, err = call("rewrite", "graph.pb", "-o", "half.pb")
     assert status == 1
     assert err == (

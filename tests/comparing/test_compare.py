@@ -248,7 +248,7 @@ def test_data_and_views():
         ((step, W, X), {"targets": []}, ArgumentError, "targets is empty; name some of b200"),
         ((step, W, X), {"targets": 3}, ArgumentTypeError, "pass a list of names"),
         ((step, W, X), {"dtype": "int8"}, ArgumentError, "int8"),
-        ((step, W, X), {"dtype": "float32"}, ArgumentError, "switches mixed precision off"),
+        ((step, W, X), {"dtype": "float32"}, ArgumentError, "would switch mixed precision off"),
         ((step, W, X), {"policy": "no"}, ArgumentTypeError, "pass a duotone.Policy"),
         ((lambda: jnp.ones(3),), {}, ArgumentError, "takes no array here"),
         ((lambda n: n, 3), {}, ArgumentError, "pass its arguments, arrays or jax.Shape"),
