@@ -92,16 +92,18 @@ def _of_filters(params: Any, image: Any, cotangent: Any, shape: Sequence[int]) -
     moved = _in_order(cotangent, numbers.rhs_spec, numbers.lhs_spec)
     dilation = dict(zip(axes, params["rhs_dilation"], strict=True))
     sizes = [(size - 1) * dilation.get(axis, 1) + 1 for axis, size in enumerate(moved.shape)]
-    starts = np.zeros((math.prod(window), padded.ndim), np.int32)
-    starts[:, axes] = np.array(list(np.ndindex(*window))) * params["window_strides"]
+    starts = np.array(list(np.ndindex(*window))) * params["window_strides"]
 
     def element(start: Any) -> Any:
-        part = lax.dynamic_slice(padded, list(start), sizes)
+        moved_by = dict(zip(axes, start, strict=True))
+        part = lax.dynamic_slice(
+            padded, [moved_by.get(axis, 0) for axis in range(moved.ndim)], sizes
+        )
         part = part_of(part, {axis: (0, sizes[axis], step) for axis, step in dilation.items()})
         summed = [axis for axis in range(part.ndim) if axis != channel]
         return jnp.sum(_product(part, moved), summed)
 
-    sums = lax.reshape(lax.map(element, starts), (*window, features, 1))
+    sums = lax.reshape(lax.map(element, starts.astype(np.int32)), (*window, features, 1))
     count = len(window)
     return _in_order(sums, (count + 1, count, *range(count)), numbers.out_spec)
 
