@@ -89,9 +89,10 @@ class Ports:
         The sides of a result may follow from another operand: a convolution by a filter of unknown
         shape has as many features as the bias that is added.
         """
+        pointwise = {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES}
+        pointwise |= {Trait.BOUNDS, Trait.ACTIVATION}
         for node in reversed(nodes):
-            pointwise = {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES}
-            if node.traits & {*pointwise, Trait.BOUNDS, Trait.ACTIVATION}:
+            if not node.traits.isdisjoint(pointwise):
                 self._grow(self.values[node.outputs[0]], node.inputs)
 
     def _grow(self, result: Value, operands: Iterable[int]) -> None:

@@ -271,8 +271,7 @@ class Builder:
         """Returns the magnitudes of a result that only moves a constant, or counts."""
         if _KEEPS in traits:
             return _kept(eqn, traits, self.values[inputs[0]].constant)
-        chooses = {Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS}
-        if _COMMUTES in traits and traits & chooses:
+        if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
             chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
             fill = attributes.get("fill")
             if chosen and isinstance(fill, float):
@@ -286,6 +285,7 @@ class Builder:
 
 
 _KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # looked up once: this code is hot
+_CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
 def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:

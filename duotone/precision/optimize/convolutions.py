@@ -17,7 +17,7 @@ forms compute the sums of the program.
 
 from __future__ import annotations
 
-from duotone.graph.graph import SWITCHED_OFF, Node, Paint
+from duotone.graph.graph import SWITCHED_OFF, Node
 from duotone.precision.optimize.optimization import Expression, Match, Optimization
 from duotone.precision.optimize.painted_view import View
 
@@ -55,12 +55,8 @@ def _replaced(name: str, attribute: str, reason: str) -> Match:
     def match(node: Node, view: View) -> Optimization | None:
         if attribute not in node.attributes or node.region == SWITCHED_OFF:
             return None
-        write, paint = Expression(), view.painting.compute[node.index]
-        operands = [
-            write.read(value, node.index, paint if half else Paint.FULL)
-            for value, half in zip(node.inputs, node.half_inputs, strict=True)
-        ]
-        write(name, *operands)
+        write = Expression()
+        write(name, *write.operands(node, view.painting.compute[node.index]))
         return Optimization(name, node.index, reason, write.steps)
 
     return match

@@ -81,6 +81,18 @@ class Expression:
         """Adds a step that reads a value, as ``reader`` reads it."""
         return self("read", to=(value, reader, paint))
 
+    def operands(self, node: Node, paint: Paint) -> list[int]:
+        """Adds steps that read the operands of a node as it reads them.
+
+        Args:
+            node: the node.
+            paint: the precision in which it computes; operands that cannot be half are full.
+        """
+        return [
+            self.read(value, node.index, paint if half else Paint.FULL)
+            for value, half in zip(node.inputs, node.half_inputs, strict=True)
+        ]
+
     @property
     def steps(self) -> tuple[ExpressionStep, ...]:
         """All steps; the last one gives the result."""

@@ -12,7 +12,7 @@ arithmetic of their axes.
 
 from __future__ import annotations
 
-from duotone.graph.graph import Node, Paint
+from duotone.graph.graph import Node
 from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
@@ -22,10 +22,5 @@ def match(node: Node, view: View) -> Optimization | None:
     if "once" not in node.attributes or view.value(node.inputs[0]).constant is None:
         return None
     write = Expression()
-    paint = view.painting.compute[node.index]
-    operands = [
-        write.read(value, node.index, paint if half else Paint.FULL)
-        for value, half in zip(node.inputs, node.half_inputs, strict=True)
-    ]
-    write("one_hot", *operands)
+    write("one_hot", *write.operands(node, view.painting.compute[node.index]))
     return Optimization("one_hot", node.index, "part of the kernel that reads it", write.steps)
