@@ -3,13 +3,15 @@
 
 Each model of the zoo at its published size, its whole training step (loss, gradient, update) with
 its state donated: in float32 (whose dots are TF32 on a GPU unless JAX is told otherwise), with
-dtypes set by hand, in ``duotone.autocast`` as a whole, and as ``value_and_grad(autocast(f))``.
+dtypes set by hand, in ``duotone.autocast`` as a whole, as ``value_and_grad(autocast(f))``, and
+``without optimizations``: ``duotone.autocast`` with every optimization switched off.
 The programs of all models are compiled first, several at a time, and kept; then each model's run in
 turn, some steps of each after some of the other, round after round, alone on the GPU. A time is the
 median over rounds. What ``duotone.compile_for`` would predict is read from the same program.
 
 It needs a GPU that is a target of duotone's. ``--prepare`` and ``--time`` do one half each; what
-``--folder`` holds already is not done again.
+``--folder`` holds already is not done again. ``python -m benchmarks.gpu_kernels`` looks into the
+same programs.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import lzma
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -38,12 +42,15 @@ from benchmarks.zoo.case import TrainCase
 from duotone.cost.cost_of_program import cost_of
 from duotone.cost.hlo import parse
 from duotone.devices import TARGETS, Target
+from duotone.precision.optimize.optimizations import OPTIMIZATIONS
 
 QUESTION = "How fast are training steps on this GPU, and how fast were they said to be?"
 COMMAND = "python -m benchmarks.gpu_steps"
-WAYS = ("by hand", "duotone", SHORT)
+PLAIN = "without optimizations"
+WAYS = ("by hand", "duotone", SHORT, PLAIN)
 HALF_TYPES = ("bfloat16", "float16")
 ROUNDS = 9
+FOLDER = Path("/tmp/duotone-gpu-steps")
 START = "start"
 """The program that makes the first state and a batch."""
 _SLICE = 0.1
@@ -54,12 +61,14 @@ _SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _ALL_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 
 
-def programs(model: str, halves: Sequence[str] = HALF_TYPES) -> Iterator[tuple[str, str]]:
+def programs(
+    model: str, halves: Sequence[str] = HALF_TYPES, ways: Sequence[str] = WAYS
+) -> Iterator[tuple[str, str]]:
     """The way and half type of each program of a model."""
     yield START, ""
     yield "float32", ""
-    ways = [way for way in WAYS if way != SHORT or MODELS[model](None, "full").step_with]
-    yield from ((way, half) for half in halves for way in ways)
+    has_loss = MODELS[model](None, "full").step_with is not None
+    yield from ((way, half) for half in halves for way in ways if way != SHORT or has_loss)
 
 
 def step_of(model: str, way: str, half: str, size: str = "full") -> Callable[..., Any]:
@@ -69,6 +78,9 @@ def step_of(model: str, way: str, half: str, size: str = "full") -> Callable[...
         return MODELS[model](jnp.dtype(half), size).step
     if way == "duotone":
         return duotone.autocast(case.step, dtype=half)
+    if way == PLAIN:
+        policy = duotone.Policy(optimizations_remove=[*OPTIMIZATIONS])
+        return duotone.autocast(case.step, dtype=half, policy=policy)
     if way == SHORT and case.step_with is not None:
         return case.step_with(
             lambda loss: jax.value_and_grad(duotone.autocast(loss, dtype=half), has_aux=True)
@@ -79,7 +91,6 @@ def step_of(model: str, way: str, half: str, size: str = "full") -> Callable[...
 def compiled(model: str, way: str, half: str, size: str = "full") -> Any:
     """A step as a compiled program of lists of arrays, or what makes its first arguments."""
     case: TrainCase = MODELS[model](None, size)
-    shapes = case.step_shapes()
     if way == START:
 
         def start(seed: jax.Array) -> tuple[list[Any], list[Any]]:
@@ -87,12 +98,9 @@ def compiled(model: str, way: str, half: str, size: str = "full") -> Any:
             return jax.tree.leaves(case.start(key)), jax.tree.leaves(case.batch(key, "ordinary"))
 
         return jax.jit(start).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
-    return compiled_step(step_of(model, way, half, size), shapes)
-
-
-def compiled_step(step: Callable[..., Any], shapes: Any) -> Any:
-    """A training step as a compiled program of lists of arrays; its state is donated."""
+    shapes = case.step_shapes()
     (state, state_tree), (batch, batch_tree) = (jax.tree.flatten(tree) for tree in shapes)
+    step = step_of(model, way, half, size)
 
     def flat(state: list[Any], batch: list[Any]) -> tuple[list[Any], jax.Array]:
         moved, loss = step(state_tree.unflatten(state), batch_tree.unflatten(batch))
@@ -110,15 +118,19 @@ def this_target() -> Target:
     raise SystemExit(f"{kind} is not a target of duotone's; there are {', '.join(TARGETS)}")
 
 
-def prepare(folder: Path, model: str, way: str, half: str) -> None:
+def prepare(folder: Path, model: str, way: str, half: str, size: str = "full") -> None:
     """Compiles one program into a file, and writes down what is predicted of it."""
     from jax.experimental import serialize_executable
 
     begun = time.perf_counter()
-    program = compiled(model, way, half)
+    program = compiled(model, way, half, size)
     record: dict[str, Any] = {"compile seconds": time.perf_counter() - begun}
+    into = file_of(folder, model, way, half)
     if way != START:
-        totals = cost_of(parse(program.as_text()), this_target())
+        text = program.as_text()
+        with lzma.open(into.with_suffix(".hlo.xz"), "wt") as file:
+            file.write(re.sub(r'"/[^"]*/', '"', text))  # files without their folders
+        totals = cost_of(parse(text), this_target())
         memory = program.memory_analysis()
         record |= {
             "predicted": totals.seconds,
@@ -128,7 +140,6 @@ def prepare(folder: Path, model: str, way: str, half: str) -> None:
             "temporary": memory.temp_size_in_bytes,
             "notes": list(totals.notes),
         }
-    into = file_of(folder, model, way, half)
     into.with_suffix(".pickle").write_bytes(pickle.dumps(serialize_executable.serialize(program)))
     into.write_text(json.dumps(record))
 
@@ -139,25 +150,32 @@ def file_of(folder: Path, model: str, way: str, half: str) -> Path:
     return folder / f"{name}.json"
 
 
-def measure(folder: Path, model: str, halves: Sequence[str] = HALF_TYPES) -> dict[str, Any]:
+def load(folder: Path, model: str, way: str, half: str) -> Any:
+    """The compiled program that ``prepare`` left, on the first device that is here."""
+    from jax.experimental import serialize_executable
+
+    content = pickle.loads(file_of(folder, model, way, half).with_suffix(".pickle").read_bytes())
+    return serialize_executable.deserialize_and_load(*content, execution_devices=jax.devices()[:1])
+
+
+def measure(
+    folder: Path, model: str, halves: Sequence[str] = HALF_TYPES, ways: Sequence[str] = WAYS
+) -> dict[str, Any]:
     """Seconds of a step of each way of a model.
 
     Returns:
         By program, ``"duotone bfloat16"``: its record with ``seconds`` (the median), ``spread``
         (largest over smallest round) and the last loss; ``failed`` where it did not run.
     """
-    from jax.experimental import serialize_executable
-
     found: dict[str, dict[str, Any]] = {}
     loaded: dict[str, Any] = {}
-    for way, half in programs(model, halves):
+    for way, half in programs(model, halves, ways):
         file, name = file_of(folder, model, way, half), f"{way} {half}".strip()
         found[name] = json.loads(file.read_text()) if file.exists() else {"failed": "not compiled"}
         if "failed" not in found[name]:
-            content = pickle.loads(file.with_suffix(".pickle").read_bytes())
-            loaded[name] = serialize_executable.deserialize_and_load(
-                *content, execution_devices=jax.devices()[:1]
-            )
+            loaded[name] = load(folder, model, way, half)
+    if START not in loaded:
+        return found
     begin = loaded.pop(START)
     found.pop(START)
     state, batch = begin(jnp.uint32(0))
@@ -280,10 +298,15 @@ def _speedups(records: dict[str, Any], half: str) -> list[str]:
 
 
 def prepared(
-    folder: Path, names: Sequence[str], halves: Sequence[str], workers: int, seconds: float
+    folder: Path,
+    names: Sequence[str],
+    halves: Sequence[str],
+    ways: Sequence[str],
+    workers: int,
+    seconds: float,
 ) -> None:
     """Compiles what ``folder`` lacks, each program in a process of its own, for some seconds."""
-    todo = [(model, way, half) for model in names for way, half in programs(model, halves)]
+    todo = [(model, way, half) for model in names for way, half in programs(model, halves, ways)]
     # Whole models, one after the other; then their programs in the last half type.
     todo.sort(key=lambda job: job[2] == halves[-1] and len(halves) > 1)
     todo = [job for job in todo if not file_of(folder, *job).exists()]
@@ -312,29 +335,33 @@ def prepared(
             print(said, file=sys.stderr, flush=True)
 
 
-def timed(folder: Path, names: Sequence[str], halves: Sequence[str]) -> dict[str, Any]:
-    """Runs what is compiled, model after model, and writes after each."""
+def timed(
+    folder: Path, names: Sequence[str], halves: Sequence[str], ways: Sequence[str]
+) -> dict[str, Any]:
+    """Runs what is compiled, model after model, and writes after each.
+
+    One process times all models with all of the GPU's memory. Where it ends early, a new one goes
+    on after the model that ended it.
+    """
     into = folder / "times.json"
     figures: dict[str, Any] = {"device": "", "models": {}}
     if into.exists():
         figures = json.loads(into.read_text())
-    for model in names:
-        if model not in figures["models"]:
-            # In a process of its own, whose memory is then free again.
-            command = [sys.executable, "-m", "benchmarks.gpu_steps", "--folder", str(folder)]
-            done = subprocess.run(
-                [*command, "--model", model, "--half", *halves],
-                capture_output=True,
-                text=True,
-                env={**os.environ, **_ALL_MEMORY},
-            )
-            if done.returncode:
-                print(f"{model}: {done.stderr.strip()[-400:]}", file=sys.stderr, flush=True)
-                continue
-            figures |= {"device": (said := json.loads(done.stdout.splitlines()[-1]))["device"]}
-            figures["models"][model] = said["records"]
-            into.write_text(json.dumps(figures))
-            print(f"{model}: timed", file=sys.stderr, flush=True)
+    left = [model for model in names if model not in figures["models"]]
+    options = ["--folder", str(folder), "--half", *halves, "--ways", *ways]
+    while left:
+        command = [sys.executable, "-m", "benchmarks.gpu_steps", *options, "--models", *left]
+        environment = {**os.environ, **_ALL_MEMORY}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+            for line in child.stdout or ():
+                said = json.loads(line)
+                figures |= {"device": said["device"]}
+                figures["models"][said["model"]] = said["records"]
+                into.write_text(json.dumps(figures))
+                left.remove(said["model"])
+                print(f"{said['model']}: timed", file=sys.stderr, flush=True)
+        if left:
+            print(f"{left.pop(0)}: not timed, {child.returncode}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -342,8 +369,9 @@ def main() -> None:
     """Compiles, times and writes the result."""
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/duotone-gpu-steps"))
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--half", nargs="+", choices=HALF_TYPES, default=list(HALF_TYPES))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--workers", type=int, default=8, help="programs compiled at a time")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="compile for so long, then time"
@@ -351,7 +379,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="compile only")
     parser.add_argument("--time", action="store_true", help="time only")
     parser.add_argument("--program", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     for name, value in _SHARED_MEMORY.items():
         os.environ.setdefault(name, value)  # read when JAX first looks for devices
@@ -359,16 +387,16 @@ def main() -> None:
     if asked.program:
         prepare(asked.folder, *asked.program)
         return
-    if asked.model:
-        kind = jax.devices()[0].device_kind
-        print(
-            json.dumps({"device": kind, "records": measure(asked.folder, asked.model, asked.half)})
-        )
+    if asked.models:
+        for model in asked.models:
+            records = measure(asked.folder, model, asked.half, asked.ways)
+            said = {"device": jax.devices()[0].device_kind, "model": model, "records": records}
+            print(json.dumps(said), flush=True)
         return
     if not asked.time:
-        prepared(asked.folder, asked.only, asked.half, asked.workers, asked.seconds)
+        prepared(asked.folder, asked.only, asked.half, asked.ways, asked.workers, asked.seconds)
     if not asked.prepare:
-        figures = timed(asked.folder, asked.only, asked.half)
+        figures = timed(asked.folder, asked.only, asked.half, asked.ways)
         write(Result("gpu_steps", QUESTION, COMMAND, bars(figures), text_of(figures), figures))
 
 

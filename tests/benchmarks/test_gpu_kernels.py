@@ -41,4 +41,4 @@ def test_kernels_are_compared_with_their_instructions():
 
 def test_the_kept_results_are_read_again():
     found = gpu_kernels.read(RESULTS / "gpu_kernels")
-    assert found["programs"]["gpt2, duotone"]["seconds"] < 0.04
+    assert found["programs"]["gpt2, duotone, bfloat16"]["seconds"] < 0.04
