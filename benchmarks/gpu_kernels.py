@@ -63,18 +63,19 @@ def timed(folder: Path, program: str) -> None:
     with (folder / "one at a time").open("w") as lock, tempfile.TemporaryDirectory() as trace:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state, batch = begin(jnp.uint32(0))
-        for _ in range(2):
-            state, loss = step(state, batch)
-        jax.block_until_ready((state, loss))
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            state, loss = step(state, batch)
-        jax.block_until_ready((state, loss))
-        seconds = (time.perf_counter() - begun) / STEPS
-        with jax.profiler.trace(trace):
+
+        def run() -> float:
+            nonlocal state
+            begun = time.perf_counter()
             for _ in range(STEPS):
-                state, loss = step(state, batch)
-            jax.block_until_ready((state, loss))
+                state, _ = step(state, batch)
+            jax.block_until_ready(state)
+            return (time.perf_counter() - begun) / STEPS
+
+        run()
+        seconds = run()
+        with jax.profiler.trace(trace):
+            run()
         fcntl.flock(lock, fcntl.LOCK_UN)
         seen = duotone.read_profile(trace).record
     kernels = [[k.kernel, k.calls, k.seconds, k.tensor_cores] for k in seen.kernels]

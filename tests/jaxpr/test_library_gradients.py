@@ -116,8 +116,8 @@ def test_the_gradient_of_dilated_filters_has_no_strides() -> None:
 
 @pytest.mark.parametrize("before", [False, True], ids=["padding", "pad"])
 def test_dilated_filters_find_a_padded_image(before: bool) -> None:
-    settings = {"rhs_dilation": (1, 4), "padding": "VALID" if before else ((0, 0), (4, 0))}
-    convolve = convolution(**settings)
+    padding = "VALID" if before else ((0, 0), (4, 0))
+    convolve = convolution(rhs_dilation=(1, 4), padding=padding)
 
     def causal(x: Any, w: Any) -> Any:
         return convolve(jnp.pad(x, ((0, 0), (0, 0), (4, 0), (0, 0))) if before else x, w)

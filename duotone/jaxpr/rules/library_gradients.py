@@ -89,11 +89,11 @@ def dilated_gradient(eqn: _jax.Eqn, image: Any, cotangent: Any) -> Any:
         read = (shape[place] - 1) * d + whole
         pads[mine] = (low, read - low - image.shape[mine], 0)
     changed = {"padding": ((0, 0),) * len(strides), "window_strides": (1,) * len(strides)}
-    operands = (
+    left_operand, right_operand = (
         _with_phases(lax.pad(array, lax.full((), 0, array.dtype), edges), spec, strides)
         for array, edges, spec in ((image, pads, left), (cotangent, fills, right))
     )
-    return bind_convolution(eqn, *operands, changed)
+    return bind_convolution(eqn, left_operand, right_operand, changed)
 
 
 def _with_phases(array: Any, spec: tuple[int, ...], apart: tuple[int, ...]) -> Any:
