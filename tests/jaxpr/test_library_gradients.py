@@ -116,7 +116,7 @@ def test_the_gradient_of_dilated_filters_has_no_strides() -> None:
 
 @pytest.mark.parametrize("before", [False, True], ids=["padding", "pad"])
 def test_dilated_filters_find_a_padded_image(before: bool) -> None:
-    padding = "VALID" if before else ((0, 0), (4, 0))
+    padding: Any = "VALID" if before else ((0, 0), (4, 0))
     convolve = convolution(rhs_dilation=(1, 4), padding=padding)
 
     def causal(x: Any, w: Any) -> Any:
@@ -131,11 +131,9 @@ def test_dilated_filters_find_a_padded_image(before: bool) -> None:
 
 def test_even_padding_and_strides_stay() -> None:
     args = arrays(NHWC, (3, 3))
-    for settings in ({"padding": "SAME"}, {"padding": "SAME", "window_strides": (2, 2)}):
-        convolve = convolution(**settings)
-        assert "barrier" not in check(convolve, *args)
-    even = convolution(padding="SAME", rhs_dilation=(2, 2))
-    assert "barrier" not in check(even, *args)
+    settings: list[dict[str, Any]] = [{}, {"window_strides": (2, 2)}, {"rhs_dilation": (2, 2)}]
+    for each in settings:
+        assert "barrier" not in check(convolution(padding="SAME", **each), *args)
 
 
 def test_a_fault_in_a_form_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
