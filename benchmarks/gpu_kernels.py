@@ -63,18 +63,19 @@ def timed(folder: Path, program: str) -> None:
     with (folder / "one at a time").open("w") as lock, tempfile.TemporaryDirectory() as trace:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state, batch = begin(jnp.uint32(0))
-        for _ in range(2):
-            state, loss = step(state, batch)
-        jax.block_until_ready((state, loss))
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            state, loss = step(state, batch)
-        jax.block_until_ready((state, loss))
-        seconds = (time.perf_counter() - begun) / STEPS
-        with jax.profiler.trace(trace):
+
+        def run() -> float:
+            nonlocal state
+            begun = time.perf_counter()
             for _ in range(STEPS):
-                state, loss = step(state, batch)
-            jax.block_until_ready((state, loss))
+                state, _ = step(state, batch)
+            jax.block_until_ready(state)
+            return (time.perf_counter() - begun) / STEPS
+
+        run()
+        seconds = run()
+        with jax.profiler.trace(trace):
+            run()
         fcntl.flock(lock, fcntl.LOCK_UN)
         seen = duotone.read_profile(trace).record
     kernels = [[k.kernel, k.calls, k.seconds, k.tensor_cores] for k in seen.kernels]
@@ -112,8 +113,11 @@ def _kind(kernel: str) -> str:
 
 
 def text_of(figures: dict[str, Any]) -> str:
-    """A table of steps and one of kinds of kernels, in milliseconds of a step."""
-    programs = figures["programs"]
+    """For each device, a table of steps and one of kinds of kernels, in milliseconds of a step."""
+    return "\n\n".join(_text_of_device(device, found) for device, found in figures.items())
+
+
+def _text_of_device(device: str, programs: dict[str, Any]) -> str:
     steps = [
         [name, f"{1e3 * p['seconds']:.2f}", f"{1e3 * p['bound']:.2f}", _ratio(p["seconds"], p)]
         for name, p in programs.items()
@@ -127,7 +131,7 @@ def text_of(figures: dict[str, Any]) -> str:
             )
     return "\n\n".join(
         [
-            f"{figures['device']}, driver as found.",
+            f"{device}, driver as found.",
             table(["step", "ms", "bound ms", "over bound"], steps),
             table(["step", "kernels", "calls", "ms", "bound ms", "over bound"], rows),
         ]
@@ -142,17 +146,22 @@ def _ratio(seconds: float, program: dict[str, Any]) -> str:
     return f"{seconds / program['bound']:.2f}"
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Compares all programs of a folder."""
-    figures: dict[str, Any] = {"device": "", "environment": None, "programs": {}}
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Compares all programs of a folder.
+
+    Returns:
+        The programs by device and name, and the environment of the last.
+    """
+    figures: dict[str, Any] = {}
+    around: dict[str, str] = {}
     for file in sorted(folder.glob(f"*{_TIMES}")):
         program = file.name.removesuffix(_TIMES)
         record = json.loads(file.read_text())
-        figures |= {"device": record["device"], "environment": record["environment"]}
+        around = record["environment"]
         with lzma.open(folder / f"{program}.hlo.xz", "rt") as text:
             name = program.replace("-", ", ").replace("_", " ")
-            figures["programs"][name] = compared(text.read(), record)
-    return figures
+            figures.setdefault(record["device"], {})[name] = compared(text.read(), record)
+    return figures, around
 
 
 def main() -> None:
@@ -172,8 +181,7 @@ def main() -> None:
         return
     if not asked.read:
         _run_all(asked.folder, asked.workers)
-    figures = read(asked.folder)
-    around = figures.pop("environment")
+    figures, around = read(asked.folder)
     write(Result("gpu_kernels", QUESTION, COMMAND, [], text_of(figures), figures, around))
 
 

@@ -81,14 +81,15 @@ def cpu_steps(figures: dict[str, Any]) -> list[list[str]]:
 
 
 def gpu_steps(figures: dict[str, Any]) -> list[list[str]]:
-    """Milliseconds of training steps on a GPU, and duotone's speed-ups."""
-    rows = [["training step, bfloat16", "float32 ms", "by hand ms", "duotone ms"]]
+    """Milliseconds of training steps on GPUs, and duotone's speed-ups."""
+    rows = [["device", "training step, bfloat16", "float32 ms", "by hand ms", "duotone ms"]]
     rows[0] += ["over float32", "over by hand"]
-    for model, found in figures["models"].items():
-        ways = ("float32", "by hand bfloat16", "duotone bfloat16")
-        full, hand, ours = (1e3 * found[way]["seconds"] for way in ways)
-        times = [f"{value:.1f}" for value in (full, hand, ours)]
-        rows.append([model, *times, f"{full / ours:.2f} ×", f"{hand / ours:.2f} ×"])
+    for device, models in figures.items():
+        for model, found in models.items():
+            ways = ("float32", "by hand bfloat16", "duotone bfloat16")
+            full, hand, ours = (1e3 * found[way]["seconds"] for way in ways)
+            times = [f"{value:.1f}" for value in (full, hand, ours)]
+            rows.append([device, model, *times, f"{full / ours:.2f} ×", f"{hand / ours:.2f} ×"])
     return rows
 
 
@@ -128,6 +129,20 @@ def cpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def gpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
+    """Speed-ups on GPUs: mean, worst and best model of each device."""
+    rows = [["device", "duotone, bfloat16", "geometric mean", "worst model", "best model"]]
+    for device, models in figures.items():
+        for other in ("float32", "by hand bfloat16"):
+            speeds = {
+                model: found[other]["seconds"] / found["duotone bfloat16"]["seconds"]
+                for model, found in models.items()
+            }
+            what = f"over {other.removesuffix(' bfloat16')}, {len(speeds)} models"
+            rows.append([device, what, *_spread(speeds)])
+    return rows
+
+
 def _spread(numbers: dict[str, float]) -> list[str]:
     """The geometric mean, the least and the greatest number, with their names."""
     ordered = sorted(numbers, key=numbers.__getitem__)
@@ -138,6 +153,7 @@ def _spread(numbers: dict[str, float]) -> list[str]:
 SHORT: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
     "painter": painter_summary,
     "cpu_steps": cpu_steps_summary,
+    "gpu_steps": gpu_steps_summary,
 }
 
 

@@ -73,6 +73,17 @@ def spread(image: Any, filters: Any) -> Any:
     return jax.lax.conv_transpose(image, filters, (2, 2), "SAME")
 
 
+def causal(image: Any, filters: Any) -> Any:
+    numbers, padding = ("NHWC", "HWIO", "NHWC"), ((4, 0), (4, 0))
+    return jax.lax.conv_general_dilated(
+        image, filters, (1, 1), padding, rhs_dilation=(2, 2), dimension_numbers=numbers
+    )
+
+
+def causal_loss(image: Any, filters: Any) -> Any:
+    return jnp.sum(jnp.sin(causal(image, filters)))
+
+
 NORM: Program = (jax.grad(normed, argnums=(0, 1, 2)), (WEIGHTS, SCALE, BIAS, X))
 PROGRAMS: dict[str, Program] = {
     "trilinear": (gradient(plain), ARRAYS),
@@ -88,6 +99,12 @@ PROGRAMS: dict[str, Program] = {
     "library_convolutions": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
     "channelwise_sums": (depthwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 1, 8)))),
     "padded_images": (pointwise, (jnp.ones((2, 2, 2, 8)), jnp.ones((3, 3, 8, 16)))),
+    "transposed_convolutions": (spread, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
+    "dilated_filters": (causal, (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16)))),
+    "dilated_gradients": (
+        jax.grad(causal_loss, 1),
+        (jnp.ones((2, 4, 4, 8)), jnp.ones((3, 3, 8, 16))),
+    ),
     "pooling": (pooled, (jnp.ones((2, 4, 4, 8)),)),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),

@@ -62,8 +62,11 @@ _EVERYWHERE = _names("one_hot weight_gradients")
 """Optimizations from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """For devices that accept every dot layout."""
-_GPU = _PLAIN | _names("recompute normalized_softmax materialize_widened factors")
-"""For compilers whose kernels end at each dot."""
+_GPU = _PLAIN | _names(
+    "recompute normalized_softmax materialize_widened factors transposed_convolutions "
+    "dilated_filters dilated_gradients"
+)
+"""For compilers whose kernels end at each dot, and give convolutions to cuDNN."""
 _CPU = _names("recompute normalized_softmax rounded_once")
 """For a compiler that does not recompute transcendental functions, and that removes the rounding of
 values that are read at once. Materializing values gains nothing there, and would prevent both."""

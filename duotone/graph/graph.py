@@ -196,25 +196,25 @@ class Node:
 
     ======================  ========================================================================
     ``exponent``            the exponent of a power with a constant integer exponent
-    ``terms``               how many products or elements one result adds up (dot, convolution,
-                            running sum, window)
+    ``terms``               how many products or elements one result adds up, also in a window
     ``axes``                the axes of the operand that a reduction removes
     ``places``              for each axis of the operand of a broadcast, its axis in the result
     ``permutation``         the permutation of a transposition, or of a reshape in Fortran's order
     ``length``              the length of the axis along which a counter counts
     ``updates``             how many updates of a scatter one element gets at most
     ``once``                1 for a scatter that adds at most one update to each element
-    ``fill``                the number that a gather gives for indices outside of its operand;
-                            absent for NaN, and for integers and complex numbers
+    ``fill``                the real number, not NaN, that a gather gives for indices outside
     ``paired``              axes that the operand of a gather shares with its indices
     ``labels``              for a dot: a number for each axis of the operands and the result, equal
                             where an Einstein sum has the same letter; absent for sharded types
     ``positions``           the operands that hold the positions at which the node reads another
     ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
     ``phases``              1 for a convolution of a dilated image: one convolution for each phase
-    ``apart``               for a convolution of a dilated operand: one product in this many has no
-    0 ``filled``              for a convolution of a dilated operand: its products if the operand is
-                            filled with zeros, over those without; absent for a filter's gradient
+    ``spread``              1 for a convolution of an image with zeros between its elements
+    ``uneven``              1 for a convolution with dilated filters and uneven or earlier padding
+    ``dilated_gradient``    1 for the gradient of dilated filters
+    ``apart``               one product in this many of a convolution of dilated operands has no 0
+    ``filled``              products of such a convolution with all zeros, over those without
     ``slides``              1 for a convolution for which a CPU's library has a half kernel
     ``channelwise``         1 for a convolution with one feature per group, or of its filters
     ``overhangs``           1 for a convolution with a window of more elements than its image

@@ -28,16 +28,17 @@ def test_programs_are_kept_run_and_told(tmp_path, monkeypatch):
     assert found["float32"]["predicted"] > 0
     assert math.isfinite(found["duotone bfloat16"]["loss"])
     json.dumps(found)
-    figures = {"device": "NVIDIA H200", "models": {"dlrm": found}}
+    figures = {"NVIDIA H200": {"dlrm": found}}
     text = gpu_steps.text_of(figures)
     assert f"dlrm, {left}: not compiled" in text
     names = [bar.name for bar in gpu_steps.bars(figures)]
-    assert names == ["NVIDIA H200, bfloat16: duotone's time over float32, geometric mean"]
+    start = "NVIDIA H200, bfloat16: duotone's time over float32"
+    assert names == [f"{start}, geometric mean", f"{start}, worst: dlrm"]
 
 
 def test_ratios_leave_out_what_was_not_measured():
     models = {"a": {"x": {"seconds": 2.0}, "y": {"seconds": 4.0}}, "b": {"x": {"seconds": 1.0}}}
-    assert gpu_steps._ratios(models, "x", "y") == [0.5]
+    assert gpu_steps._ratios(models, "x", "y") == {"a": 0.5}
 
 
 def test_a_device_that_is_no_target_is_named():

@@ -35,10 +35,10 @@ def test_kernels_are_compared_with_their_instructions():
     calls, seconds, said = found["kinds"]["elementwise"]
     assert (calls, seconds, said) == (2.0, pytest.approx(2e-6), pytest.approx(2 * bound))
     assert found["kinds"][gpu_kernels.LIBRARY][:2] == [1.0, pytest.approx(1e-5)]
-    table = gpu_kernels.text_of({"device": description, "programs": {"a, by hand": found}})
+    table = gpu_kernels.text_of({description: {"a, by hand": found}})
     assert "elementwise" in table
 
 
 def test_the_kept_results_are_read_again():
-    found = gpu_kernels.read(RESULTS / "gpu_kernels")
-    assert found["programs"]["gpt2, duotone, bfloat16"]["seconds"] < 0.04
+    found, _ = gpu_kernels.read(RESULTS / "gpu_kernels")
+    assert found[TARGETS["h100"].description]["gpt2, duotone, bfloat16"]["seconds"] < 0.04

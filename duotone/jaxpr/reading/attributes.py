@@ -20,6 +20,8 @@ from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.reading.windows import (
     has_phases,
     is_channelwise,
+    is_of_filters,
+    library_forms,
     overhangs,
     pools,
     slides,
@@ -137,8 +139,7 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     if (apart := math.prod(eqn.params["lhs_dilation"])) > 1:
         found["apart"] = float(apart)
     # The gradient of a filter exchanges images and channels, and libraries have a form for it.
-    images, channels = numbers.lhs_spec[:2]
-    if images < channels:
+    if not is_of_filters(eqn.params):
         filled = apart * _holes(window, eqn.params["rhs_dilation"])
         found |= {"filled": float(filled)} if filled > 1 else {}
     arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
@@ -148,6 +149,8 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         return found
     if tiling(eqn.params, *arrays) is not None:
         found["tiles"] = 1.0
+    if _computes_float32(eqn):
+        found |= dict.fromkeys(library_forms(eqn.params, *arrays), 1.0)
     if _computes_float32(eqn) and is_channelwise(eqn.params, *arrays):
         found["channelwise"] = 1.0
     elif _computes_float32(eqn) and overhangs(eqn.params, *arrays):

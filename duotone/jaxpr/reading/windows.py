@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -157,6 +157,49 @@ def has_phases(params: Mapping[str, Any], filters: Sequence[Any], result: Sequen
         and _is_dense(params)
         and len(filters) in _RANKS
     )
+
+
+def library_forms(
+    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
+) -> Iterator[str]:
+    """Yields the attributes of a convolution that a GPU's library takes in another form only.
+
+    XLA fills a dilated operand with zeros where the library would not need them: an image, unless
+    the filters are reversed; filters, unless the padding is even. It gives the gradient of dilated
+    filters to the library as a convolution whose window is as large as the image.
+
+    Args:
+        params: parameters of ``conv_general_dilated``.
+        image: the shape of the left operand.
+        filters: the shape of the right operand.
+        result: the shape of the result.
+    """
+    if not _is_known(params, image, filters, result) or len(image) not in _RANKS:
+        return
+    spread, stretched, strided = (
+        any(one > 1 for one in params[name])
+        for name in ("lhs_dilation", "rhs_dilation", "window_strides")
+    )
+    if has_phases(params, filters, result):
+        yield "spread"
+    elif spread:
+        return
+    elif stretched and not is_of_filters(params):
+        edges = params["padding"]
+        if any(low != high or low < 0 for low, high in edges) or not any(map(any, edges)):
+            yield "uneven"
+    elif strided and not stretched and is_of_filters(params) and _is_dense(params):
+        yield "dilated_gradient"
+
+
+def is_of_filters(params: Mapping[str, Any]) -> bool:
+    """Checks if a convolution is the gradient of filters, which sums over the images of a batch.
+
+    Args:
+        params: parameters of ``conv_general_dilated``.
+    """
+    images, features = params["dimension_numbers"].lhs_spec[:2]
+    return images > features
 
 
 def is_channelwise(

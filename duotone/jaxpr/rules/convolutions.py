@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,10 +28,26 @@ def padded_image(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:
         filters: its right operand, of the same dtype.
     """
     axes = len(eqn.params["padding"])
-    params = {**eqn.params, "padding": ((0, 0),) * axes, "lhs_dilation": (1,) * axes}
-    if params["preferred_element_type"] is not None:
+    changed = {"padding": ((0, 0),) * axes, "lhs_dilation": (1,) * axes}
+    return bind_convolution(eqn, _padded(eqn.params, image), filters, changed)
+
+
+def bind_convolution(eqn: _jax.Eqn, image: Any, filters: Any, changed: Mapping[str, Any]) -> Any:
+    """Binds a convolution with other operands and parameters.
+
+    Operands that duotone made half have half results, as they have in painted convolutions.
+
+    Args:
+        eqn: the convolution.
+        image: its left operand.
+        filters: its right operand, of the same dtype.
+        changed: the parameters that are not those of ``eqn``.
+    """
+    params = {**eqn.params, **changed}
+    painted = image.dtype != eqn.invars[0].aval.dtype
+    if painted and params["preferred_element_type"] is not None:
         params["preferred_element_type"] = image.dtype
-    return _jax.bind(eqn, [_padded(eqn.params, image), filters], params)[0]
+    return _jax.bind(eqn, [image, filters], params)[0]
 
 
 def channelwise(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:

@@ -18,6 +18,7 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.convolutions import channelwise, padded_image
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.instead import instead
+from duotone.jaxpr.rules.library_gradients import dilated_gradient, transposed
 from duotone.jaxpr.rules.pooling import pooled
 from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
@@ -55,6 +56,9 @@ def apply_optimization(
             "one_hot": functools.partial(one_hot, eqn),
             "channelwise_sums": with_plain_derivative(eqn, channelwise),
             "padded_images": functools.partial(padded_image, eqn),
+            "transposed_convolutions": with_plain_derivative(eqn, transposed),
+            "dilated_filters": functools.partial(padded_image, eqn),
+            "dilated_gradients": with_plain_derivative(eqn, dilated_gradient),
             "pooling": with_plain_derivative(eqn, pooled),
             "rounded": r.rounded,
         },

@@ -1,4 +1,6 @@
-"""Convolutions and pooling in the forms for which CPUs have fast kernels.
+"""Convolutions and pooling in the forms for which libraries have fast kernels.
+
+On CPUs:
 
 Windows that do not overlap, such as 1 × 1, make a convolution a dot (``window_dots``). A
 convolution of an image with zeros between its elements becomes several without them (``phases``).
@@ -11,6 +13,14 @@ with more elements than the image: XLA exchanges the two, and no library takes t
 that is padded before is larger (``padded_images``). XLA reduces windows one by one as well; their
 maximum, sum and gradients are elementwise operations of the moved operand (``pooling``).
 
+On GPUs, in float32 too: cuDNN takes dilations and strides as they are, and XLA uses that for
+convolutions of evenly padded images and for the two gradients of a strided convolution. It fills
+the operands of others with zeros, or has cuDNN compute them with a window as large as the image. A
+transposed convolution and the gradient of its filters are gradients of a strided convolution
+(``transposed_convolutions``); an image is padded before (``dilated_filters``); and the gradient of
+dilated filters is one of plain filters, with the positions between as features
+(``dilated_gradients``).
+
 The front end marks such operations; :mod:`duotone.jaxpr.reading.windows` says which they are. All
 forms compute the sums of the program.
 """
@@ -21,7 +31,14 @@ from duotone.graph.graph import SWITCHED_OFF, Node
 from duotone.precision.optimize.optimization import Expression, Match, Optimization
 from duotone.precision.optimize.painted_view import View
 
-IN_FLOAT32 = ("channelwise_sums", "padded_images", "pooling")
+IN_FLOAT32 = (
+    "channelwise_sums",
+    "padded_images",
+    "pooling",
+    "transposed_convolutions",
+    "dilated_filters",
+    "dilated_gradients",
+)
 """The optimizations that gain in float32 too, so that a backward pass gains from being painted."""
 
 
@@ -64,6 +81,15 @@ def _replaced(name: str, attribute: str, reason: str) -> Match:
 
 match_channelwise = _replaced(
     "channelwise_sums", "channelwise", "one feature per group: elementwise, by vector instructions"
+)
+match_spread = _replaced(
+    "transposed_convolutions", "spread", "its image has zeros between its elements"
+)
+match_uneven = _replaced(
+    "dilated_filters", "uneven", "its filters are dilated, and its image is padded first"
+)
+match_dilated_gradient = _replaced(
+    "dilated_gradients", "dilated_gradient", "a sum over positions that are a dilation apart"
 )
 match_pooling = _replaced(
     "pooling", "pools", "elementwise over the elements of a window, by vector instructions"

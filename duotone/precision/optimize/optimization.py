@@ -13,6 +13,8 @@
 ``channelwise_sums``  the result of the operation, a convolution with one feature per group
 ``padded_images``     the result of the operation, a convolution, from an image that is padded first
 ``pooling``           the result of the operation, a reduction of windows or the gradient of one
+``transposed_convolutions``, ``dilated_filters``, ``dilated_gradients``
+                      the result of the operation, a convolution, in a form of a GPU's library
 ``contract``          a dot in the form of the device, by dimension numbers
 ``weight``            an operand that may be a weight, and the value from which it was moved
 ``start``             the initial value of a loop's carry

@@ -154,6 +154,29 @@ REGISTRY = (
         Trait.CONTRACTS,
     ),
     RegistryRow(
+        "transposed_convolutions",
+        "convolution of an image with zeros between its elements = gradient of a strided "
+        "convolution, with respect to its image or to its filters",
+        "cuDNN has kernels for these, where XLA would write the zeros and multiply by them",
+        convolutions.match_spread,
+        Trait.CONTRACTS,
+    ),
+    RegistryRow(
+        "dilated_filters",
+        "convolution(x, padding) = convolution(x with its padding), for dilated filters",
+        "XLA fills dilated filters with zeros where padding is uneven: 513 elements in place of 2",
+        convolutions.match_uneven,
+        Trait.CONTRACTS,
+    ),
+    RegistryRow(
+        "dilated_gradients",
+        "gradient of filters with dilation d = gradient of filters without, of every d-th element "
+        "of the image and the cotangent, summed over the d places to begin",
+        "XLA has cuDNN compute it as a convolution whose window is as large as the image",
+        convolutions.match_dilated_gradient,
+        Trait.CONTRACTS,
+    ),
+    RegistryRow(
         "pooling",
         "reduction of windows of x = reduction over k of x moved by k; its gradient, for each k, = "
         "select(the window's maximum is at k, cotangent, 0), moved back",
@@ -231,8 +254,8 @@ OPTIMIZATIONS = tuple(BY_NAME)
 """The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
     "one_hot loop_sums dot_orders swapped_rows window_dots phases library_convolutions "
-    "channelwise_sums padded_images pooling weight_gradients materialize_widened "
-    "materialize_parts".split()
+    "channelwise_sums padded_images transposed_convolutions dilated_filters dilated_gradients "
+    "pooling weight_gradients materialize_widened materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
 
