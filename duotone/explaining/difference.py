@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from duotone.precision.record import OperationRecord, Record
 from duotone.text.columns import columns
 from duotone.text.lines import Lines, Viewed
 from duotone.text.source_lines import short_source
+
+_Pair = tuple[OperationRecord, OperationRecord]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,13 +45,16 @@ class RecordDifference(Viewed):
         names: names of the two records, such as devices or dtypes.
         half_dtypes: half types of the two records.
         operations: operations whose precision, rule or optimizations differ, in program order.
-        total: how many operations the program has.
+        total: how many operations both programs have.
+        only: for each record, the operations that the other program does not have. Programs that
+            hold rewritten functions have such operations, since a device may recompute values.
     """
 
     names: tuple[str, str]
     half_dtypes: tuple[str, str]
     operations: tuple[OperationDifference, ...]
     total: int
+    only: tuple[tuple[OperationRecord, ...], tuple[OperationRecord, ...]] = ((), ())
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Returns the difference as JSON."""
@@ -73,19 +79,39 @@ def difference(here: Record, there: Record, names: tuple[str, str]) -> RecordDif
     Raises:
         ArgumentError: the records are of two programs.
     """
-    pairs = list(zip(here.operations, there.operations, strict=False))
-    odd = next((pair for pair in pairs if _operation(pair[0]) != _operation(pair[1])), None)
-    if odd is not None or len(here.operations) != len(there.operations):
+    pairs, only = _aligned(here.operations, there.operations)
+    most = max(len(here.operations), len(there.operations))
+    if len(pairs) < _ALIKE * most:
         counts = f"{len(here.operations)} and {len(there.operations)} operations"
-        first = f"; they first differ at {path_of(odd[0])} and {path_of(odd[1])}" if odd else ""
         raise ArgumentError(
-            f"difference: the records are of two programs, with {counts}{first}. Explain the same "
-            "function with arguments of the same shapes and dtypes. If it calls rewritten "
-            "functions, which may differ between devices, explain those."
+            f"difference: the records are of two programs, with {counts} of which {len(pairs)} are "
+            "in both. Explain the same function with arguments of the same shapes and dtypes."
         )
     changed = (OperationDifference(*pair) for pair in pairs if _choice(pair[0]) != _choice(pair[1]))
     dtypes = (here.summary.half_dtype, there.summary.half_dtype)
-    return RecordDifference(names, dtypes, tuple(changed), len(pairs))
+    return RecordDifference(names, dtypes, tuple(changed), len(pairs), only)
+
+
+_ALIKE = 0.75
+"""The share of the operations of one program that another must have to be the same for a device."""
+
+
+def _aligned(
+    here: Sequence[OperationRecord], there: Sequence[OperationRecord]
+) -> tuple[list[_Pair], tuple[tuple[OperationRecord, ...], tuple[OperationRecord, ...]]]:
+    """Returns the operations of both programs in pairs, and those of one only."""
+    mine, theirs = [_operation(o) for o in here], [_operation(o) for o in there]
+    if mine == theirs:
+        return list(zip(here, there, strict=True)), ((), ())
+    blocks = difflib.SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
+    both = [(a + i, b + i) for a, b, size in blocks for i in range(size)]
+    pairs = [(here[a], there[b]) for a, b in both]
+    of_pairs = [set(side) for side in zip(*both, strict=True)] or [set(), set()]
+    left, right = (
+        tuple(o for place, o in enumerate(side) if place not in known)
+        for side, known in zip((here, there), of_pairs, strict=True)
+    )
+    return pairs, (left, right)
 
 
 def _operation(o: OperationRecord) -> tuple[Any, ...]:
@@ -106,7 +132,7 @@ class _View(Lines):
         seen, (here, there) = self.seen, self.seen.names
         dtypes = "" if len(set(seen.half_dtypes)) == 1 else f" ({' and '.join(seen.half_dtypes)})"
         count = len(seen.operations)
-        if not count:
+        if not count and not any(seen.only):
             yield f"All {seen.total:,} operations are the same on {here} and {there}{dtypes}."
             return
         differ = "1 operation differs" if count == 1 else f"{count:,} operations differ"
@@ -119,9 +145,11 @@ class _View(Lines):
             for pair in group:
                 own = [detail_of(o) for o, d in zip(pair, details, strict=True) if d is None]
                 yield _row(width, pair[0], "; ".join(filter(None, own)))
-
-
-_Pair = tuple[OperationRecord, OperationRecord]
+        for name, alone in zip(seen.names, seen.only, strict=True):
+            if alone:
+                yield ""
+                yield f"only in the rewritten program of {name}: {len(alone):,}"
+                yield from (_row(width, o, _choice_in_words(o)) for o in alone)
 
 
 def _groups(operations: Sequence[OperationDifference]) -> Iterable[list[_Pair]]:

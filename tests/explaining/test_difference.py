@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import duotone
@@ -53,10 +55,32 @@ def test_two_half_types_are_named() -> None:
 def test_records_of_two_programs_are_refused() -> None:
     here = explain(exponential, X, dtype="float16")
     there = explain(lambda x: jnp.sin(x @ x), X, dtype="float16")
-    with pytest.raises(ArgumentError, match="first differ at exp and sin"):
+    with pytest.raises(ArgumentError, match="2 and 2 operations of which 1 are in both"):
         here.difference(there)
     with pytest.raises(ArgumentError, match="2 and 1 operations"):
         here.difference(explain(lambda x: x @ x, X, dtype="float16"))
+
+
+def test_rewritten_functions_inside_may_differ_between_devices() -> None:
+    optimizer = duotone.enable_mixed_precision_graph_rewrite(optax.adam(1e-3))
+    params = {"a": jnp.ones((64, 128)), "b": jnp.ones((128, 64))}
+    state = optimizer.init(params)
+
+    def step(params, state, x):
+        def loss(params):
+            return jnp.mean((jax.nn.gelu(x @ params["a"]) @ params["b"] - x) ** 2)
+
+        return optimizer.minimize(loss, params, state)
+
+    x = jnp.ones((32, 64))
+    gpu, tpu = (explain(step, params, state, x, target=name) for name in ("h200", "v5e"))
+    found = gpu.difference(tpu, ("h200", "v5e"))
+    counts = [found.total + len(side) for side in found.only]
+    assert counts == [len(gpu.operations), len(tpu.operations)]
+    assert "tanh" in {o.operation for o in found.only[0]}  # recomputed on a GPU
+    text = str(found)
+    assert f"only in the rewritten program of h200: {len(found.only[0])}" in text
+    assert json.loads(found.to_json())["only"][0]
 
 
 def test_a_target_that_nobody_knows() -> None:
