@@ -215,6 +215,13 @@ def median(numbers: Sequence[float]) -> float:
     return statistics.median(numbers)
 
 
+def geometric_mean(numbers: Sequence[float]) -> float:
+    """The geometric mean; infinite if a number is not positive and finite."""
+    if not all(0 < number < math.inf for number in numbers):
+        return math.inf
+    return statistics.geometric_mean(numbers)
+
+
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """The median of each figure over rounds that all have the same figures."""
     return {name: median([figures[name] for figures in rounds]) for name in rounds[0]}

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._common import Bar, Result, table
+from benchmarks._common import Bar, Result, geometric_mean, table
 
 if TYPE_CHECKING:
     from benchmarks.zoo import Half
@@ -90,13 +90,6 @@ def _ratio(
     return first / second if second else 1.0 if not first else math.inf
 
 
-def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    if not all(0 < ratio < math.inf for ratio in ratios):
-        return math.inf
-    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-
-
 def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
     """The limits of the zoo's models; ratios are compared to a hundredth, means exactly."""
     from benchmarks._ways import FORMS
@@ -145,13 +138,13 @@ def _bars(records: Mapping[str, dict[str, Any]], job: Job, part: Half, form: str
     if is_tpu(job.target) or not bytes_:
         return
     name = f"{title}: bytes over by hand, geometric mean"
-    yield Bar(name, _mean([*bytes_.values()]), limits.mean, "times")
+    yield Bar(name, geometric_mean([*bytes_.values()]), limits.mean, "times")
     memory = _found(records, job, part, "by hand", "temporary")
     for model, ratio in memory.items() if limits.memory is not None else ():
         name = f"{title}: temporary memory over by hand, {model}"
         yield Bar(name, round(ratio, 2), limits.memory or 0.0, "times")
     name = f"{title}: temporary memory over by hand, geometric mean"
-    yield Bar(name, _mean([*memory.values()]), limits.mean_memory, "times")
+    yield Bar(name, geometric_mean([*memory.values()]), limits.mean_memory, "times")
 
 
 def _over_float32(records: Mapping[str, dict[str, Any]], job: Job, part: Half) -> Iterator[Bar]:
@@ -162,7 +155,7 @@ def _over_float32(records: Mapping[str, dict[str, Any]], job: Job, part: Half) -
         ratios = _found(records, job, part, "float32", figure)
         if ratios:
             title = f"{job.target}, {job.half}, {part} half, whole: {name} over float32"
-            mean = _mean([*ratios.values()])
+            mean = geometric_mean([*ratios.values()])
             yield Bar(f"{title}, geometric mean", mean, _FLOAT32_LIMIT, "times")
 
 
@@ -273,7 +266,7 @@ def _means(
     if over[1]:
         # A mean of fewer models than the row names would be one of something else.
         whole = [found if found.keys() == over[1].keys() else {} for found in over]
-        shown = [_shown(_mean([*found.values()]) if found else None) for found in whole]
+        shown = [_shown(geometric_mean([*found.values()]) if found else None) for found in whole]
         row = [f"geometric mean of {len(over[1])}, {job.way}", "", *shown[:2], "", shown[2]]
         yield row + [""] * (width - len(row))
 

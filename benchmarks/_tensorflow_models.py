@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks._graphdefs import cases
 from benchmarks.tensorflow_live import MODELS
 from duotone.tensorflow.protos import new_graph
 
+_OBSERVED = Path(__file__).parents[1] / "tests" / "data" / "tensorflow_amp"
 _STATE = frozenset("Variable VariableV2 VarHandleOp".split())
 _RESOURCE = 20
 
 
 def observed(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The graphs of ``tests/data/tensorflow_amp`` without variables: name, file, fetched nodes."""
-    for name, text, answer in cases():
-        graph = new_graph.FromString(text)
-        if not any(map(_is_state, graph.node)):
+    for file in sorted(_OBSERVED.glob("*.pb.xz")):
+        name, text = file.name.removesuffix(".pb.xz"), lzma.decompress(file.read_bytes())
+        if not any(map(_is_state, new_graph.FromString(text).node)):
             path = folder / f"{name}.pb"
             path.write_bytes(text)
+            answer = lzma.decompress(file.with_name(f"{name}.json.xz").read_bytes())
             yield name, path, json.loads(answer)["fetch"]
 
 

@@ -12,6 +12,9 @@ alone (``--form``).
 
 Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
 out what has been measured, ``--changed`` what has been measured with the present sources.
+
+``--without NAME`` says what a rule or an optimization is worth: it compiles whole steps without it
+too, prints bytes and temporary memory over those with it, and writes nothing.
 """
 
 from __future__ import annotations
@@ -136,6 +139,24 @@ def measure(job: Job) -> dict[str, Any]:
     }
 
 
+def without(name: str, job: Job) -> list[float]:
+    """Bytes and temporary memory of a painted step without a rule or optimization, over with it."""
+    import jax
+
+    import duotone
+    from benchmarks.zoo import ZOO
+    from duotone.precision.removable import REMOVABLE
+
+    case = ZOO[job.model].make(None, "full")
+    (field,) = (field for field, names in REMOVABLE.items() if name in names)
+    found = []
+    for policy in (duotone.Policy().replace(**{field: [name]}), duotone.Policy()):
+        step = jax.jit(duotone.autocast(case.step, dtype=job.half, policy=policy), donate_argnums=0)
+        seen = duotone.compile_for(step, *case.step_shapes(), target=_target(job))
+        found.append((seen.bytes, max(seen.temporary_bytes, 1)))
+    return [less / plain for less, plain in zip(*found, strict=True)]
+
+
 def _measure_into(file: Path, job: Job) -> None:
     from duotone.errors import MissingExtraError
 
@@ -211,6 +232,7 @@ def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = 
 def _options() -> argparse.Namespace:
     from benchmarks._ways import ALL_MODELS, FORMS, WAYS
     from benchmarks.zoo import HALVES, names_of
+    from duotone.precision.removable import REMOVABLE
 
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
@@ -224,6 +246,8 @@ def _options() -> argparse.Namespace:
         "--changed", action="store_true", help="leave out what was measured with these sources"
     )
     parser.add_argument("--show", action="store_true", help="measure nothing")
+    names = [name for some in REMOVABLE.values() for name in some]
+    parser.add_argument("--without", choices=names, metavar="NAME", help="what one of these gains")
     parser.add_argument("--measure", nargs=4, metavar=("MODEL", "TARGET", "WAY", "HALF"))
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
@@ -245,6 +269,12 @@ def main() -> None:
     options = _options()
     if options.measure:
         _measure_into(options.into, Job(*options.measure))
+        return
+    if options.without:
+        for job in jobs(options.models, options.targets, options.halves):
+            if job.way == "duotone":
+                moved, kept = without(options.without, job)
+                print(f"{job.key}: bytes {moved:.3f}, memory {kept:.3f}", flush=True)
         return
     records = load()
     todo = []

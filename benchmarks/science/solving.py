@@ -1,4 +1,4 @@
-"""Linear solvers, least squares, optimisation, transport, evolution, control."""
+"""Linear solvers, least squares, optimisation, transport, evolution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import Program, layers, module, network, normal, random
+from benchmarks.science.case import Program, module, normal, random
 
 
 def _matrix(seed: int, n: int = 32) -> tuple[np.ndarray, np.ndarray]:
@@ -145,129 +145,6 @@ def cma_es(seed: int, half: Any = None) -> Any:
     return search, (jax.random.PRNGKey(seed), np.arange(1, 9, dtype="f"))
 
 
-def evolution(seed: int, half: Any = None) -> Any:
-    """The evolution strategy of the reproducer, its candidates reshaped and clipped."""
-
-    def search(key: jax.Array, start: jax.Array) -> Any:
-        lower = jnp.linalg.cholesky(0.5 * jnp.eye(8) + 0.5)
-
-        def step(state: Any, key: jax.Array) -> Any:
-            mean, width = state
-            x = mean + width * (jax.random.normal(key, (64, 8)) @ lower.T)
-            x = jnp.clip(x.reshape(8, 8, 8), -10, 10).reshape(64, 8)
-            values = jnp.sum((x - 1.23) ** 2, axis=1)
-            moves = ((x - mean) / width)[jnp.argsort(values)[:16]]
-            return (mean + width * jnp.mean(moves, 0), width * 0.9), jnp.min(values)
-
-        _, best = jax.lax.scan(step, (start, 1.0), jax.random.split(key, 150))
-        return {"best value": jnp.min(best)}
-
-    return search, (jax.random.PRNGKey(seed), np.zeros(8, "f"))
-
-
-def riccati(seed: int, half: Any = None) -> Any:
-    """Linear quadratic control: Riccati recursion, and the cost of driving by its gains."""
-    rng = random(seed)
-    a = np.eye(6, dtype="f") + 0.1 * normal(rng, 6, 6)
-
-    def control(a: jax.Array, b: jax.Array, start: jax.Array) -> Any:
-        weight, effort = jnp.eye(6), 0.1 * jnp.eye(2)
-
-        def back(value: jax.Array, _: Any) -> Any:
-            gain = jnp.linalg.solve(effort + b.T @ value @ b, b.T @ value @ a)
-            return weight + a.T @ value @ (a - b @ gain), gain
-
-        value, gains = jax.lax.scan(back, weight, None, length=60)
-
-        def forth(x: jax.Array, gain: jax.Array) -> Any:
-            u = -gain @ x
-            return a @ x + b @ u, x @ weight @ x + u @ effort @ u
-
-        _, costs = jax.lax.scan(forth, start, gains[::-1])
-        return {"cost": jnp.sum(costs), "value": value}
-
-    return control, (a, normal(rng, 6, 2), normal(rng, 6))
-
-
-def predictive_control(seed: int, half: Any = None) -> Any:
-    """Model predictive control: a condensed quadratic program, solved by projected gradient."""
-    rng = random(seed)
-    a = np.array([[1, 0.1], [0, 1]], "f")
-    b = np.array([[0.005], [0.1]], "f")
-
-    def control(a: jax.Array, b: jax.Array, start: jax.Array) -> Any:
-        steps = 20
-        powers = [jnp.eye(2)]
-        for _ in range(steps):
-            powers.append(a @ powers[-1])
-        rows = []
-        for i in range(steps):
-            parts = [powers[i - j] @ b if j <= i else jnp.zeros_like(b) for j in range(steps)]
-            rows.append(jnp.concatenate(parts, axis=1))
-        effect, free = jnp.concatenate(rows), jnp.concatenate(powers[1:]) @ start
-        hessian = effect.T @ effect + 0.01 * jnp.eye(steps)
-        rate = 1 / jnp.linalg.norm(hessian, 2)
-
-        def step(u: jax.Array, _: Any) -> Any:
-            return jnp.clip(u - rate * (hessian @ u + effect.T @ free), -1, 1), None
-
-        u, _ = jax.lax.scan(step, jnp.zeros_like(start, shape=steps), None, length=200)
-        ends = effect @ u + free
-        return {"controls": u, "cost": ends @ ends + 0.01 * u @ u}
-
-    return control, (a, b, 2 * normal(rng, 2))
-
-
-def components(by: str) -> Any:
-    """Principal components of data far from zero, by ``svd`` or ``eigh``."""
-
-    def make(seed: int, half: Any = None) -> Any:
-        rng = random(seed)
-        scales = np.logspace(0, -2, 12, dtype="f")
-        rotation = np.linalg.qr(rng.standard_normal((12, 12)))[0].astype("f")
-        x = (normal(rng, 200, 12) * scales) @ rotation + 3
-
-        def analyse(x: jax.Array) -> Any:
-            centred = x - jnp.mean(x, axis=0)
-            if by == "svd":
-                _, values, axes = jnp.linalg.svd(centred, full_matrices=False)
-                variances = values**2 / x.shape[0]
-            else:
-                variances, vectors = jnp.linalg.eigh(centred.T @ centred / x.shape[0])
-                variances, axes = variances[::-1], vectors[:, ::-1].T
-            scores = centred @ axes[:3].T
-            error = jnp.mean((centred - scores @ axes[:3]) ** 2)
-            white = centred @ axes.T / jnp.sqrt(variances)
-            covariance = white.T @ white / x.shape[0]
-            return {"log-variances": jnp.log(variances), "left over": error, "white": covariance}
-
-        return analyse, (x,)
-
-    return make
-
-
-def optnet(seed: int, half: Any = None) -> Any:
-    """OptNet: a network's output is the cost of an equality-constrained quadratic program."""
-    rng = random(seed)
-    weights = layers(rng, 32, 128, 128, 16)
-    root = normal(rng, 16, 16)
-
-    def loss(weights: Any, root: jax.Array, x: jax.Array, rows: jax.Array, y: jax.Array) -> Any:
-        cost = network(x, weights, half)
-        quadratic = root @ root.T / 16 + 0.1 * jnp.eye(16)
-        zero = jnp.zeros((4, 4))
-        system = jnp.block([[quadratic, rows.T], [rows, zero]])
-        right = jnp.concatenate([-cost, jnp.ones((x.shape[0], 4))], axis=1)
-        answer = jnp.linalg.solve(system, right.T).T[:, :16]
-        return jnp.mean((answer - y) ** 2)
-
-    def step(*args: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(*args)
-        return {"loss": value, "gradient": gradient}
-
-    return step, (weights, root, normal(rng, 64, 32), normal(rng, 4, 16), normal(rng, 64, 16))
-
-
 PROGRAMS = (
     *(
         Program(f"{name} solve", lineax_solver(name), "lineax")
@@ -279,10 +156,4 @@ PROGRAMS = (
     Program("projected gradient", projected, "jaxopt"),
     Program("Sinkhorn", sinkhorn, "ott"),
     Program("CMA-ES", cma_es, "evosax", known=True),
-    Program("evolution strategy", evolution, known=True),
-    Program("Riccati recursion", riccati),
-    Program("model predictive control", predictive_control),
-    Program("principal components, svd", components("svd")),
-    Program("principal components, eigh", components("eigh")),
-    Program("OptNet", optnet, network=True),
 )

@@ -30,9 +30,6 @@ from benchmarks._deep_nets import unrolled_net
 from benchmarks.zoo.case import INPUTS, Case, cross_entropy
 from duotone.precision import pipeline
 
-NEVER_RUN = ("ablation",)
-"""What asks about one rule at a time."""
-
 
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_inputs_are_finite_and_of_their_shape(inputs):
@@ -198,7 +195,7 @@ def test_the_readme_is_the_one_that_the_results_make():
 def test_every_benchmark_names_its_command_first_and_has_a_result():
     for file in sorted(_common.RESULTS.parent.glob("[a-z]*.py")):
         assert file.read_text().startswith(f"# python -m benchmarks.{file.stem}\n")
-        assert (_common.RESULTS / f"{file.stem}.json").exists() or file.stem in NEVER_RUN
+        assert (_common.RESULTS / f"{file.stem}.json").exists()
 
 
 def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() -> None:
