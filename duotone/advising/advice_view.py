@@ -16,11 +16,7 @@ _INDENT = "   "
 
 
 class AdviceView(Lines):
-    """A record as a rich renderable.
-
-    Args:
-        record: the advice.
-    """
+    """A record as a rich renderable."""
 
     widest = 80
 

@@ -157,13 +157,7 @@ def look(
 
 
 def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
-    """Traces a function that contains rewritten programs, to run it with its reference.
-
-    Args:
-        function: the function.
-        signature: the signature of the call.
-        arrays: the arrays among its arguments, which may be traced.
-    """
+    """Traces a function that contains rewritten programs, to run it with its reference."""
     with collecting(marks=True) as collection:
         traced = trace(function, signature, arrays)
     return Instrumented(traced, collection, _half_of(function, collection))

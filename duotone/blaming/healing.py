@@ -129,11 +129,7 @@ class Healer:
             self._watch(bad, finite, before.last_finite, *counts)
 
     def unseen(self, why: str) -> None:
-        """Warns once that healing is on but no step is watched.
-
-        Args:
-            why: the reason.
-        """
+        """Warns once that healing is on but no step is watched."""
         if self.after and not self._attends and not self._gave_up:
             self._give_up("%s, so overflows in its steps are not seen.", why)
 

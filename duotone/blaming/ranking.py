@@ -85,10 +85,7 @@ def _number(run: StepRun, k: int, reads: list[int]) -> float:
 def order(run: StepRun, sizes: np.ndarray) -> list[list[int]]:
     """Sorts sites by size in two groups, the user's own lines and others, greatest first.
 
-    Args:
-        run: the run.
-        sizes: the figure of each site. Sites of size 0, and results that only move a value, are
-            left out.
+    Sites of size 0, and results that only move a value, are left out.
     """
     moved = {k for k in run.results if k >= 0 and _moves(run.sites[k])}
     groups: list[list[int]] = [[], []]

@@ -110,12 +110,7 @@ class StepRun:
 
 
 def blamed(run: StepRun, half: str) -> BlameRecord:
-    """Finds the operation to blame in a run, and the cause.
-
-    Args:
-        run: the run.
-        half: the half type of the programs in it.
-    """
+    """Finds the operation to blame in a run, and the cause."""
     inputs = _bad_inputs(run)
     scale, fitting = _scales(run)
     first, culprit, pins = _first_bad(run), None, ()

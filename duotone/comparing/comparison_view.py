@@ -16,11 +16,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 class ComparisonView(Lines):
-    """A comparison as a rich renderable.
-
-    Args:
-        seen: the comparison.
-    """
+    """A comparison as a rich renderable."""
 
     widest = 80
 

@@ -102,11 +102,7 @@ class Forms:
         return self._forms[form]
 
     def same_as(self, target: Target) -> dict[str, str]:
-        """Returns the form that has the same program as ``"as written"``; empty if none has.
-
-        Args:
-            target: the device to trace for.
-        """
+        """Returns the form that has the same program as ``"as written"``; empty if none has."""
         settings, form = self.settings, self._forms[WRITTEN]
         if settings is not None and not settings.off:
             asked = self._dtype is not None or self._policy is not None

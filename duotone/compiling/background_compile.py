@@ -53,13 +53,7 @@ class Pending:
 
 
 class Swapped:
-    """A program that is ready, and a better one that takes over once it is compiled.
-
-    Args:
-        name: the name of the better program.
-        ready: the program to call until then.
-        compile: compiles the better program, in the background.
-    """
+    """A program that is ready, and a better one that takes over once it is compiled."""
 
     def __init__(
         self, name: str, ready: Callable[..., Any], compile: Callable[[], Callable[..., Any]]

@@ -97,12 +97,7 @@ class BucketProgram:
 
 
 class Programs:
-    """The cached programs of a function, and the one that is compiled in the background.
-
-    Args:
-        name: the name of the function.
-        most: the size of the cache.
-    """
+    """The cached programs of a function, and the one that is compiled in the background."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -129,13 +124,7 @@ class Programs:
             )
 
     def of(self, key: Any, size: int, *, larger: bool = False) -> BucketProgram:
-        """Returns the program of a call; a new one if there is none.
-
-        Args:
-            key: the key of the call.
-            size: the size of its bucket.
-            larger: whether the call fits into a smaller bucket.
-        """
+        """Returns the program of a call; a new one if there is none."""
         with self._lock:
             self._calls += 1
             program = self._kept.get(key)
@@ -230,10 +219,6 @@ class ArraysOnly:
     """A user's function as a function from the arrays of a call to the arrays of its results.
 
     The arrays are arguments, not constants; other arguments are part of the program.
-
-    Args:
-        fn: the user's function.
-        name: its name, for errors.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:

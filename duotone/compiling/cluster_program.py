@@ -68,12 +68,7 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """Returns a program in clusters, with its ``jit`` functions inlined.
-
-    Args:
-        jaxpr: the program.
-        sizes: the user's sizes.
-    """
+    """Returns a program in clusters, with its ``jit`` functions inlined."""
     return find_clusters(list_program(inlined(jaxpr)), sizes)
 
 

@@ -75,12 +75,7 @@ def is_reference(aval: Any) -> bool:
 
 
 def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
-    """Returns a program as numbers.
-
-    Args:
-        jaxpr: the program.
-        keys: numbers the keys; pass another program's to compare the two.
-    """
+    """Returns a program as numbers."""
     opened = _jax.open_jaxpr(jaxpr)
     eqns = _live(opened)
     keys = keys or Keys()

@@ -90,11 +90,7 @@ class LoopPlan:
 
 
 def make_plan(listing: Listing) -> LoopPlan:
-    """Decides which runs of a program become loops.
-
-    Args:
-        listing: the program.
-    """
+    """Decides which runs of a program become loops."""
     planner = _Planner(listing)
     planner.stretch(0, len(listing.eqns), find_runs(listing.keys, FEWEST))
     planner.want_single_values()

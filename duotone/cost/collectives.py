@@ -67,13 +67,7 @@ class Sending:
 def sendings_of(
     instruction: Instruction, computation: Computation, program: CompiledProgram
 ) -> Iterator[Sending]:
-    """Yields the collectives of an instruction, including those inside its fusion.
-
-    Args:
-        instruction: an instruction of ``computation``.
-        computation: a computation of ``program``.
-        program: has the computations that the instruction calls.
-    """
+    """Yields the collectives of an instruction, including those inside its fusion."""
     for nested, inner in program.inside(instruction, computation):
         if nested.opcode in _SENT:
             yield _sending(nested, inner, program)
@@ -119,6 +113,3 @@ def _devices(instruction: Instruction, program: CompiledProgram) -> int:
     sizes = {name: int(size) for name, size in _AXIS.findall(found["mesh"])}
     named = _NAMED.findall(found["axes"])
     return math.prod(int(part) if part else sizes[name] for name, part in named)
-
-
-__all__ = ["Sending", "sendings_of"]

@@ -40,12 +40,7 @@ class KernelTotals:
 
 
 def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
-    """Returns the bytes, FLOPs and seconds of a program.
-
-    Args:
-        program: the result of :func:`duotone.cost.hlo.parse`.
-        target: the device with the bandwidth and peaks.
-    """
+    """Returns the bytes, FLOPs and seconds of a program."""
     walk = _Walk(program, target)
     kernels = tuple(walk.kernels(program.entry, 1))
     flops: Counter[str] = Counter()

@@ -23,12 +23,7 @@ _COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "
 
 
 def collection_of_record(record: Record, label: str = "duotone") -> str:
-    """Writes the graph of a JAX program as a JSON collection of one graph.
-
-    Args:
-        record: the result of :func:`duotone.explain`.
-        label: the label of the collection.
-    """
+    """Writes the graph of a JAX program as a JSON collection of one graph."""
     half = record.summary.half_dtype
     words = {
         "half type": half,

@@ -24,12 +24,7 @@ _DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 class ProfileView(Lines):
-    """A profile as a rich renderable.
-
-    Args:
-        record: the record.
-        folder: the folder with its files, if it was written.
-    """
+    """A profile as a rich renderable."""
 
     widest = 80
 

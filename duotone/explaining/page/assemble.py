@@ -58,10 +58,6 @@ class Sections(TypedDict, total=False):
 def make_page(record: Record, **sections: Unpack[Sections]) -> str:
     """Makes the report page of a record.
 
-    Args:
-        record: the painted program.
-        **sections: see :class:`Sections`.
-
     Returns:
         A complete HTML file, the same for the same arguments.
 
