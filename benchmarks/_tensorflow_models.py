@@ -9,11 +9,11 @@ import importlib
 import json
 import lzma
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tensorflow_live import MODELS
+from benchmarks.tensorflow_live import MODELS, application
 from duotone.tensorflow.protos import new_graph
 
 _OBSERVED = Path(__file__).parents[1] / "tests" / "data" / "tensorflow_amp"
@@ -43,24 +43,13 @@ def _gru(keras: Any) -> Any:
     return keras.Sequential([keras.Input((32, 64)), *gru, layers.Dense(100)]), 16
 
 
-def _application(name: str, side: int) -> Callable[[Any], Any]:
-    def make(keras: Any) -> Any:
-        shape = (side, side, 3)
-        made = getattr(keras.applications, name)(
-            weights=None, input_shape=shape, classes=100, classifier_activation=None
-        )
-        return made, 2
-
-    return make
-
-
 KERAS = {
     **{name: MODELS[name] for name in "convnet dense lstm transformer unet mixer".split()},
     "gru": _gru,
-    "resnet50": _application("ResNet50", 96),
-    "mobilenetv3": _application("MobileNetV3Small", 96),
-    "efficientnetb0": _application("EfficientNetB0", 96),
-    "convnext": _application("ConvNeXtTiny", 64),
+    "resnet50": application("ResNet50", 96, 2),
+    "mobilenetv3": application("MobileNetV3Small", 96, 2),
+    "efficientnetb0": application("EfficientNetB0", 96, 2),
+    "convnext": application("ConvNeXtTiny", 64, 2),
 }
 """Keras models by name: each function takes ``keras`` and returns a model and a batch."""
 

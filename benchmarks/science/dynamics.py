@@ -8,15 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import (
-    Program,
-    layers,
-    module,
-    network,
-    normal,
-    random,
-    with_gradient,
-)
+from benchmarks.science.case import Program, layers, module, network, normal, random, with_gradient
 
 
 def robertson(seed: int, half: Any = None) -> Any:

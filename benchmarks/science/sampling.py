@@ -8,16 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import (
-    Figures,
-    Program,
-    Tree,
-    layers,
-    module,
-    network,
-    normal,
-    random,
-)
+from benchmarks.science.case import Figures, Program, Tree, layers, module, network, normal, random
 
 
 def _regression(seed: int) -> tuple[np.ndarray, np.ndarray]:

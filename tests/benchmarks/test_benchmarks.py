@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import (
     _common,
-    _layers,
+    _deep_nets,
     _painter_rows,
     _readme,
     _stages,
@@ -86,10 +86,10 @@ def test_rewrite_cost_grows():
 
 
 def test_first_lowering_by_layers():
-    bars, text, data = _layers.measure_layers({1: 1})
+    bars, text, data = _deep_nets.measure_layers({1: 1})
     assert len(bars) == 4
-    assert set(data["1"]) == set(_layers.FORMS)
-    assert all(name in text for name in _layers.FORMS)
+    assert set(data["1"]) == set(_deep_nets.FORMS)
+    assert all(name in text for name in _deep_nets.FORMS)
 
 
 def test_exponent_of_a_line_is_one():
