@@ -165,11 +165,7 @@ class Healer:
         jax.lax.cond(bad, call, lambda *flags: None, bad, *flags)
 
     def _look_at(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        bad: Any,
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], bad: Any
     ) -> None:
         """Runs a step that overflowed with its reference, and passes the rows to the host."""
         name = describe_callable(function)

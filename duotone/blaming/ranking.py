@@ -103,8 +103,7 @@ def _is_users(site: ValueSite) -> bool:
         return True
     if region_of([name for name, by in site.names if not by]) == UPDATE:
         return False
-    lines = (_jax.source_line(eqn) for eqn in (site.eqn, *reversed(site.around)))
-    first = next((line for line in lines if line != _jax.NO_SOURCE), "")
+    first = site.first_known(_jax.source_line(site.eqn))
     return not _jax.LIBRARIES & set(Path(first.partition(" > ")[0]).parts)
 
 

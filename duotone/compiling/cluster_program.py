@@ -79,15 +79,7 @@ def compile_clusters(
     threads: int,
     options: dict[str, bool] | None = None,
 ) -> ClusterProgram:
-    """Compiles each cluster once.
-
-    Args:
-        clusters: the clusters of the program.
-        arrays: the arguments of a call.
-        donated: positions of the arguments whose buffers may be reused.
-        threads: the number of threads that compile.
-        options: compiler options of each; none if omitted.
-    """
+    """Compiles each cluster once; the buffers of the arguments at ``donated`` may be reused."""
     listing = clusters.listing
     given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
     last = _last_parts(clusters, frozenset(-1 - given - position for position in donated))

@@ -174,24 +174,17 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
         inside = lhs.shape[labels[1].index(str(axis))]
         outside = result.shape[labels[2].index(str(axis))]
         meet = _solutions(
-            before[axis],
-            (outside, strides[axis]),
-            (size, apart[axis]),
-            (inside, -dilations[axis]),
+            before[axis], (outside, strides[axis]), (size, apart[axis]), (inside, -dilations[axis])
         )
         share *= meet / (outside * size)
     return share
 
 
 def _solutions(total: int, *terms: tuple[int, int]) -> int:
-    """Counts the ways in which three terms, each a factor times a small number, make ``total``.
+    """Counts the ways in which numbers below bounds, times factors, add up to a total.
 
     The loop tries the two numbers with the lowest bounds, and the third follows. It is short, since
     an image is as long as its result, or as a window that is itself an image.
-
-    Args:
-        total: the sum.
-        terms: bound and factor of each number.
     """
     (low, by_low), (middle, by_middle), (high, by_high) = sorted(terms)
     rest = total - np.arange(low)[:, None] * by_low - np.arange(middle) * by_middle

@@ -47,15 +47,7 @@ _NAMED = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sending:
-    """One run of a collective.
-
-    Attributes:
-        kind: ``all-gather``, ``all-reduce``, ….
-        dtype: XLA's name of the element types.
-        devices: the number of devices in a group.
-        bytes: the bytes that one device sends.
-        channel: its number in the program; empty for none.
-    """
+    """One run of a collective; fields as in ``Collective``, and its channel, empty for none."""
 
     kind: str
     dtype: str

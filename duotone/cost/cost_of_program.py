@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from duotone.cost.arithmetic import CompiledDot, dots_of
 from duotone.cost.collectives import sendings_of
@@ -23,8 +24,7 @@ from duotone.devices.specifications import Target
 _BODIES = frozenset({"call", "async-start"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KernelTotals:
+class KernelTotals(NamedTuple):
     """The sums over the kernels of a program; fields as in ``ProgramCost``."""
 
     bytes: int

@@ -53,12 +53,7 @@ SMALL = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a value in memory.
-
-    Attributes:
-        value: the value.
-        reader: the operation that picks the part.
-    """
+    """A part of a value in memory, which an operation, the reader, picks."""
 
     value: Hashable
     reader: int

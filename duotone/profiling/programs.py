@@ -77,10 +77,6 @@ def read_programs(
 ) -> tuple[dict[int, Facts], list[str]]:
     """Reads the facts of some programs.
 
-    Args:
-        programs: ``HloModuleProto``, serialised, by number.
-        wanted: numbers of programs; missing ones are ignored.
-
     Returns:
         Facts by number of the program, and notes on unreadable programs.
     """
