@@ -26,6 +26,8 @@ import jax
 from benchmarks import _readme
 
 RESULTS = Path(__file__).parent / "results"
+THIS_VERSION = "JAX " + ".".join(jax.__version__.split(".")[:2])
+"""The part of a file that this process measures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,12 +167,7 @@ def _cell(x: Any) -> str:
 
 
 def chosen_names(text: str, allowed: Sequence[str], what: str) -> list[str]:
-    """The names in a list divided by commas.
-
-    Args:
-        text: of an option; may be empty.
-        allowed: the names there are.
-        what: one of them is, for the message.
+    """The names in a list divided by commas; ``what`` one of them is, for the message.
 
     Raises:
         SystemExit: a name is none of them.
@@ -184,9 +181,6 @@ def chosen_names(text: str, allowed: Sequence[str], what: str) -> list[str]:
 
 def in_a_process(*command: str) -> Any:
     """The JSON that another process prints on its last line.
-
-    Args:
-        command: of the process, from its interpreter on.
 
     Raises:
         RuntimeError: the process failed; the message has the end of what it printed.
@@ -215,6 +209,13 @@ def median(numbers: Sequence[float]) -> float:
     return statistics.median(numbers)
 
 
+def geometric_mean(numbers: Sequence[float]) -> float:
+    """The geometric mean; infinite if a number is not positive and finite."""
+    if not all(0 < number < math.inf for number in numbers):
+        return math.inf
+    return statistics.geometric_mean(numbers)
+
+
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """The median of each figure over rounds that all have the same figures."""
     return {name: median([figures[name] for figures in rounds]) for name in rounds[0]}
@@ -236,3 +237,19 @@ def nested_programs(values: Any) -> Iterator[Any]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from nested_programs(value)
+
+
+def parts(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """Returns the figures so far, by version; empty if there are none."""
+    file = folder / f"{name}.json"
+    return json.loads(file.read_text())["figures"] if file.exists() else {}
+
+
+def with_part(name: str, part: Any, folder: Path = RESULTS) -> dict[str, Any]:
+    """Returns the figures so far, sorted by version, with ``part`` for this version."""
+    found = {**parts(name, folder), THIS_VERSION: part}
+    return dict(sorted(found.items(), key=lambda item: _number(item[0])))
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.removeprefix("JAX ").split("."))

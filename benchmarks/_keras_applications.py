@@ -62,10 +62,6 @@ def smallest_input(build: Callable[[int], Any], largest: int = 400) -> Any:
 
     From ``SMALLEST`` on; and larger where a batch normalisation would see one pixel of each image:
     four numbers less their mean, over their deviation, make any gradient a matter of rounding.
-
-    Args:
-        build: makes the model for images of a height and width; ValueError if it cannot.
-        largest: to try.
     """
     refusal: ValueError | None = None
     size = SMALLEST
@@ -116,12 +112,11 @@ def starts_of(model: Any) -> dict[str, list[np.ndarray]]:
     Initial: as Keras made them. Shifted: batch normalisations have a shift.
     """
     initial = [np.array(variable.value) for variable in model.variables]
-    special: dict[int, float] = {}
-    for layer in layers_of(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            special |= {id(layer.beta): SHIFTED_SHIFT} if layer.center else {}
+    kind: Any = keras.layers.BatchNormalization
+    norms = [layer for layer in layers_of(model) if isinstance(layer, kind) and layer.center]
+    shifts = {id(layer.beta) for layer in norms}
     shifted = [
-        np.full_like(value, special[id(variable)]) if id(variable) in special else value
+        np.full_like(value, SHIFTED_SHIFT) if id(variable) in shifts else value
         for variable, value in zip(model.variables, initial, strict=True)
     ]
     return {"shifted": shifted, "initial": initial}
@@ -214,13 +209,7 @@ class Step:
 class Cases:
     """The values and batches that every way is run with, and float32's losses and gradients.
 
-    The gradients are kept on disk: those of all cases may be larger than the memory.
-
-    Args:
-        model: a new model in float32.
-        module: of its architecture.
-        folder: to keep gradients in.
-        seeds: as :data:`SEEDS`.
+    The gradients are kept in a folder: those of all cases may be larger than the memory.
     """
 
     def __init__(
@@ -242,11 +231,7 @@ class Cases:
                 np.savez(self._folder / f"{start}{seed}.npz", *step.gradients())
 
     def compare(self, step: Step, half: str | None = None) -> dict[str, dict[str, float]]:
-        """Runs the cases another way.
-
-        Args:
-            step: the way.
-            half: round the weights and images to this type before.
+        """Runs the cases another way, with weights and images rounded to ``half`` before.
 
         Returns:
             By start, the errors of loss and gradient, the number of variables whose own gradient is
@@ -304,11 +289,9 @@ def _sgd() -> Any:
 
 
 def measure(name: str, *, more: bool = False) -> dict[str, Any]:
-    """The record of one architecture. Takes minutes; raises what a step raises.
+    """The record of one architecture, with :data:`MORE_BATCHES` if asked.
 
-    Args:
-        name: of a function in ``keras.applications``.
-        more: whether with :data:`MORE_BATCHES`.
+    Takes minutes; raises what a step raises.
     """
     seeds = {**SEEDS, "shifted": tuple(range(MORE_BATCHES))} if more else SEEDS
     begin = time.perf_counter()
@@ -317,10 +300,7 @@ def measure(name: str, *, more: bool = False) -> dict[str, Any]:
     def build(size: int) -> Any:
         keras.utils.set_random_seed(0)
         return function(
-            weights=None,
-            input_shape=(size, size, 3),
-            classes=CLASSES,
-            classifier_activation=None,
+            weights=None, input_shape=(size, size, 3), classes=CLASSES, classifier_activation=None
         )
 
     model = smallest_input(build)

@@ -51,12 +51,7 @@ class PeerError(Exception):
 
 
 def rewriters(python: Path | None, limit: float) -> dict[str, Rewriter]:
-    """The rewriters that are installed, by name.
-
-    Args:
-        python: of an environment with ``nvidia-modelopt[onnx]``, or None.
-        limit: the seconds that AutoCast has for a model.
-    """
+    """The rewriters that are installed, by name; AutoCast has so many seconds for a model."""
     found = {"duotone": _timed(lambda model: duotone.onnx.rewrite(model).model)}
     for name, module in PEERS.items():
         with contextlib.suppress(ImportError):

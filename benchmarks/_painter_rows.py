@@ -6,12 +6,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks._common import Bar, Result, table
-
-if TYPE_CHECKING:
-    from benchmarks.zoo import Half
+from benchmarks._common import Bar, Result, geometric_mean, table
+from benchmarks._ways import FORMS, KERAS_MODELS, WAYS
+from benchmarks.zoo import HALVES, ZOO, Half, names_of
 
 QUESTION = "Does a painted step move fewer bytes and need less memory than dtypes set by hand?"
 COMMAND = "python -m benchmarks.painter"
@@ -21,11 +20,7 @@ LIST_ORDER = "v5e-list"
 By default it makes three schedules and takes the one that needs least memory. In that two programs
 of one model that differ by a few megabytes get orders that differ by gigabytes of traffic.
 """
-HALF_TYPES = {
-    "h200": ("float16", "bfloat16"),
-    "v5e": ("bfloat16",),
-    LIST_ORDER: ("bfloat16",),
-}
+HALF_TYPES = {"h200": ("float16", "bfloat16"), "v5e": ("bfloat16",), LIST_ORDER: ("bfloat16",)}
 """By target: the types that it computes fast in."""
 _FLOAT32_LIMIT = 0.55
 
@@ -90,18 +85,8 @@ def _ratio(
     return first / second if second else 1.0 if not first else math.inf
 
 
-def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    if not all(0 < ratio < math.inf for ratio in ratios):
-        return math.inf
-    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-
-
 def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
     """The limits of the zoo's models; ratios are compared to a hundredth, means exactly."""
-    from benchmarks._ways import FORMS
-    from benchmarks.zoo import HALVES
-
     bars = []
     for target, half in _columns(records):
         for part in HALVES:
@@ -120,8 +105,6 @@ def _found(
     records: Mapping[str, dict[str, Any]], job: Job, part: Half, other: str, figure: str
 ) -> dict[str, float]:
     """By model of a half of the zoo: the ratio to another way, where both were measured."""
-    from benchmarks.zoo import names_of
-
     ratios = {}
     for model in names_of(part):
         ours = dataclasses.replace(job, model=model)
@@ -134,8 +117,6 @@ def _found(
 
 def _bars(records: Mapping[str, dict[str, Any]], job: Job, part: Half, form: str) -> Iterator[Bar]:
     """The limits of one form in one half of the zoo, on one target with one half type."""
-    from benchmarks.zoo import HALVES
-
     limits = _TUNED if (part, form) == ("first", "whole") else UNSEEN
     title = f"{job.target}, {job.half}, {HALVES[part]}, {form}"
     bytes_ = _found(records, job, part, "by hand", "bytes")
@@ -145,13 +126,13 @@ def _bars(records: Mapping[str, dict[str, Any]], job: Job, part: Half, form: str
     if is_tpu(job.target) or not bytes_:
         return
     name = f"{title}: bytes over by hand, geometric mean"
-    yield Bar(name, _mean([*bytes_.values()]), limits.mean, "times")
+    yield Bar(name, geometric_mean([*bytes_.values()]), limits.mean, "times")
     memory = _found(records, job, part, "by hand", "temporary")
     for model, ratio in memory.items() if limits.memory is not None else ():
         name = f"{title}: temporary memory over by hand, {model}"
         yield Bar(name, round(ratio, 2), limits.memory or 0.0, "times")
     name = f"{title}: temporary memory over by hand, geometric mean"
-    yield Bar(name, _mean([*memory.values()]), limits.mean_memory, "times")
+    yield Bar(name, geometric_mean([*memory.values()]), limits.mean_memory, "times")
 
 
 def _over_float32(records: Mapping[str, dict[str, Any]], job: Job, part: Half) -> Iterator[Bar]:
@@ -162,7 +143,7 @@ def _over_float32(records: Mapping[str, dict[str, Any]], job: Job, part: Half) -
         ratios = _found(records, job, part, "float32", figure)
         if ratios:
             title = f"{job.target}, {job.half}, {part} half, whole: {name} over float32"
-            mean = _mean([*ratios.values()])
+            mean = geometric_mean([*ratios.values()])
             yield Bar(f"{title}, geometric mean", mean, _FLOAT32_LIMIT, "times")
 
 
@@ -179,9 +160,6 @@ def _columns(records: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
 
 def text_of(records: Mapping[str, dict[str, Any]]) -> str:
     """A table for each target, half type and half of the zoo."""
-    from benchmarks._ways import KERAS_MODELS
-    from benchmarks.zoo import HALVES, names_of
-
     groups: dict[str, Sequence[str]] = {title: names_of(half) for half, title in HALVES.items()}
     groups["Keras"] = KERAS_MODELS
     texts = [
@@ -216,9 +194,6 @@ def _table(
     records: Mapping[str, dict[str, Any]], column: Job, group: str, models: Sequence[str]
 ) -> str:
     """The models of one group, and their geometric means; empty where none was measured."""
-    from benchmarks._ways import FORMS, WAYS
-    from benchmarks.zoo import HALVES
-
     target, half = column.target, column.half
     head = [
         f"{target}, {half}, {group}",
@@ -273,7 +248,7 @@ def _means(
     if over[1]:
         # A mean of fewer models than the row names would be one of something else.
         whole = [found if found.keys() == over[1].keys() else {} for found in over]
-        shown = [_shown(_mean([*found.values()]) if found else None) for found in whole]
+        shown = [_shown(geometric_mean([*found.values()]) if found else None) for found in whole]
         row = [f"geometric mean of {len(over[1])}, {job.way}", "", *shown[:2], "", shown[2]]
         yield row + [""] * (width - len(row))
 
@@ -284,8 +259,6 @@ def _shown(ratio: float | None) -> str:
 
 def result_of(records: Mapping[str, dict[str, Any]]) -> Result:
     """What :func:`~benchmarks._common.write` writes."""
-    from benchmarks.zoo import HALVES, ZOO
-
     bars, text = bars_of(records), text_of(records)
     halves = {name: HALVES[entry.half] for name, entry in ZOO.items()}
     figures = {"records": dict(records), "halves": halves}

@@ -26,14 +26,7 @@ def render(results: Path) -> str:
 def _section(file: Path) -> str:
     data = json.loads(file.read_text())
     around = data["environment"]
-    lines = [
-        f"## {data['question']}",
-        "",
-        "```console",
-        f"$ {data['command']}",
-        "```",
-        "",
-    ]
+    lines = [f"## {data['question']}", "", "```console", f"$ {data['command']}", "```", ""]
     if data["bars"]:
         lines += ["| measured | result | at most | |", "|---|--:|--:|---|"]
         lines += [

@@ -94,20 +94,13 @@ class Clock:
             yield
 
 
-def stage_seconds(
-    fn: Callable[..., Any], args: Sequence[Any], half_name: str = "bfloat16"
-) -> tuple[dict[str, float], Any]:
-    """Takes ``fn`` down the whole pipeline once.
-
-    Args:
-        fn: a function of arrays.
-        args: its arguments or their shapes.
-        half_name: the half type.
+def stage_seconds(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[dict[str, float], Any]:
+    """Takes a function of arrays, or of shapes, down the whole pipeline once, in bfloat16.
 
     Returns:
         Seconds of processor time of each stage, and the jaxpr traced.
     """
-    clock, half = Clock(), HALF_TYPES[half_name]
+    clock, half = Clock(), HALF_TYPES["bfloat16"]
     arrays, signature = flatten_call("benchmark", tuple(args), {})
     jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
     with clock.in_the_pipeline():

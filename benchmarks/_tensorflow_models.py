@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks._graphdefs import cases
-from benchmarks.tensorflow_live import MODELS
+from benchmarks.tensorflow_live import MODELS, application
 from duotone.tensorflow.protos import new_graph
 
+_OBSERVED = Path(__file__).parents[1] / "tests" / "data" / "tensorflow_amp"
 _STATE = frozenset("Variable VariableV2 VarHandleOp".split())
 _RESOURCE = 20
 
 
 def observed(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The graphs of ``tests/data/tensorflow_amp`` without variables: name, file, fetched nodes."""
-    for name, text, answer in cases():
-        graph = new_graph.FromString(text)
-        if not any(map(_is_state, graph.node)):
+    for file in sorted(_OBSERVED.glob("*.pb.xz")):
+        name, text = file.name.removesuffix(".pb.xz"), lzma.decompress(file.read_bytes())
+        if not any(map(_is_state, new_graph.FromString(text).node)):
             path = folder / f"{name}.pb"
             path.write_bytes(text)
+            answer = lzma.decompress(file.with_name(f"{name}.json.xz").read_bytes())
             yield name, path, json.loads(answer)["fetch"]
 
 
@@ -41,24 +43,13 @@ def _gru(keras: Any) -> Any:
     return keras.Sequential([keras.Input((32, 64)), *gru, layers.Dense(100)]), 16
 
 
-def _application(name: str, side: int) -> Callable[[Any], Any]:
-    def make(keras: Any) -> Any:
-        shape = (side, side, 3)
-        made = getattr(keras.applications, name)(
-            weights=None, input_shape=shape, classes=100, classifier_activation=None
-        )
-        return made, 2
-
-    return make
-
-
 KERAS = {
     **{name: MODELS[name] for name in "convnet dense lstm transformer unet mixer".split()},
     "gru": _gru,
-    "resnet50": _application("ResNet50", 96),
-    "mobilenetv3": _application("MobileNetV3Small", 96),
-    "efficientnetb0": _application("EfficientNetB0", 96),
-    "convnext": _application("ConvNeXtTiny", 64),
+    "resnet50": application("ResNet50", 96, 2),
+    "mobilenetv3": application("MobileNetV3Small", 96, 2),
+    "efficientnetb0": application("EfficientNetB0", 96, 2),
+    "convnext": application("ConvNeXtTiny", 64, 2),
 }
 """Keras models by name: each function takes ``keras`` and returns a model and a batch."""
 

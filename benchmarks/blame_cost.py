@@ -34,10 +34,6 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
     The first look at a step that is finite compiles the second program: it comes after a look at
     one that overflows.
-
-    Args:
-        name: of a model of the zoo.
-        rounds: of both in turn.
     """
     case = MODELS[name](None, "tiny")
     params = case.init(jax.random.key(0))
@@ -71,29 +67,17 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
 def main() -> None:
     """Measures each model and writes the table."""
     found = {name: measure(name) for name in NAMES}
-    rows = [
-        [
-            f"{name}, {kind}",
-            f"{1e3 * row[kind]['plain']:.1f}",
-            f"{1e3 * row[kind]['looked']:.1f}",
-            f"{row[kind]['ratio']:.2f}",
-            f"{row['first plain']:.1f}",
-            f"{row['first overflow'] + (row['first finite'] if kind == 'finite' else 0):.1f}",
-        ]
-        for name, row in found.items()
-        for kind in KINDS
-    ]
+    rows, bars = [], []
+    for name, row in found.items():
+        for kind in KINDS:
+            spent, first = row[kind], row["first overflow"]
+            first += row["first finite"] if kind == "finite" else 0
+            cells = [f"{1e3 * spent[key]:.1f}" for key in ("plain", "looked")]
+            cells += [f"{spent['ratio']:.2f}", f"{row['first plain']:.1f}", f"{first:.1f}"]
+            rows.append([f"{name}, {kind}", *cells])
+            told = f"{name}, {kind}: a step under blame over a plain one"
+            bars.append(Bar(told, spent["ratio"], _LIMIT, "times"))
     head = ["float16", "step ms", "looked ms", "ratio", "first call s", "first look s"]
-    bars = [
-        Bar(
-            f"{name}, {kind}: a step under blame over a plain one",
-            row[kind]["ratio"],
-            _LIMIT,
-            "times",
-        )
-        for name, row in found.items()
-        for kind in KINDS
-    ]
     write(Result("blame_cost", QUESTION, COMMAND, bars, table(head, rows), found))
 
 

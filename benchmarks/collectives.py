@@ -85,6 +85,10 @@ def _explicit(weights: Any, x: Any) -> Any:
     return jnp.mean(x**2)
 
 
+def _on_shards(local: Loss) -> Loss:
+    return jax.shard_map(local, mesh=MESH, in_specs=(P("data"), P("data")), out_specs=P())
+
+
 def _by_hand(weights: Any, x: Any) -> Any:
     """Weights are gathered, and their gradients scattered, by collectives of the program."""
 
@@ -93,9 +97,7 @@ def _by_hand(weights: Any, x: Any) -> Any:
             x = _layer(x, jax.lax.all_gather(w, "data", tiled=True))
         return jax.lax.pmean(jnp.mean(x**2), "data")
 
-    return jax.shard_map(local, mesh=MESH, in_specs=(P("data"), P("data")), out_specs=P())(
-        weights, x
-    )
+    return _on_shards(local)(weights, x)
 
 
 def _experts_by_hand(weights: Any, x: Any) -> Any:
@@ -109,9 +111,7 @@ def _experts_by_hand(weights: Any, x: Any) -> Any:
         back = jax.lax.all_to_all(made, "data", 0, 0, tiled=True)
         return jax.lax.pmean(jnp.mean(back**2), "data")
 
-    return jax.shard_map(local, mesh=MESH, in_specs=(P("data"), P("data")), out_specs=P())(
-        weights, x
-    )
+    return _on_shards(local)(weights, x)
 
 
 def _tensor_parallel(weights: Any, x: jax.Array) -> jax.Array:
@@ -123,34 +123,21 @@ def _tensor_parallel(weights: Any, x: jax.Array) -> jax.Array:
 _SQUARE = (_WIDTH, _WIDTH)
 _ROWS = on((_BATCH, _WIDTH), "data")
 _EACH = [on(_SQUARE, "data") for _ in range(_LAYERS)]
+_EXPERTS = ((_DEVICES, _WIDTH, 2 * _WIDTH), (_DEVICES, 2 * _WIDTH, _WIDTH))
 _STACKED = on((_LAYERS, *_SQUARE), None, "data")
 CASES: dict[str, tuple[Loss, Any, Any]] = {
     "layers": (_written_out(_layer), _EACH, _ROWS),
     "scan": (_scanned(_layer), _STACKED, _ROWS),
     "rematerialized": (_written_out(jax.checkpoint(_layer)), _EACH, _ROWS),
     "scan, rematerialized": (_scanned(jax.checkpoint(_layer)), _STACKED, _ROWS),
-    "experts": (
-        _experts,
-        [
-            on((_DEVICES, _WIDTH, 2 * _WIDTH), None, "data"),
-            on((_DEVICES, 2 * _WIDTH, _WIDTH), None, "data"),
-        ],
-        _ROWS,
-    ),
+    "experts": (_experts, [on(size, None, "data") for size in _EXPERTS], _ROWS),
     "explicit axes": (
         _explicit,
         [on(_SQUARE, "data", mesh=EXPLICIT) for _ in range(_LAYERS)],
         on((_BATCH, _WIDTH), "data", mesh=EXPLICIT),
     ),
     "by hand": (_by_hand, _EACH, _ROWS),
-    "experts by hand": (
-        _experts_by_hand,
-        [
-            on((_DEVICES, _WIDTH, 2 * _WIDTH), "data"),
-            on((_DEVICES, 2 * _WIDTH, _WIDTH), "data"),
-        ],
-        _ROWS,
-    ),
+    "experts by hand": (_experts_by_hand, [on(size, "data") for size in _EXPERTS], _ROWS),
     "tensor parallel": (
         _tensor_parallel,
         [
@@ -193,11 +180,7 @@ def gathered(found: dict[str, int]) -> int:
 
 
 def result_of(figures: dict[str, dict[str, int]]) -> Result:
-    """The table and the limits.
-
-    Args:
-        figures: by ``"case/target/form"``, what :func:`sent` finds.
-    """
+    """The table and the limits of what :func:`sent` finds, by ``"case/target/form"``."""
     rows, bars = [], []
     for target in TARGETS:
         for name in CASES:

@@ -30,7 +30,7 @@ import duotone
 from benchmarks._common import RESULTS, Bar, Result, median, seconds, table, write
 from benchmarks._unrolled import PROGRAMS, without_repetition
 from duotone.compiling.listing import list_program
-from duotone.compiling.loop_plan import Loop, make_plan
+from duotone.compiling.loop_plan import Loop, LoopPlan
 
 QUESTION = "What do repeated parts and many shapes cost to compile, as written and with duotone?"
 SIZES = (25_000, 50_000, 100_000)
@@ -120,7 +120,7 @@ def analysis() -> dict[int, float]:
     found = {}
     for size in SIZES:
         jaxpr = jax.make_jaxpr(lambda x, size=size: program(x, size))(jnp.ones(2))
-        _, busy, plan = seconds(lambda jaxpr=jaxpr: make_plan(list_program(jaxpr)))
+        _, busy, plan = seconds(lambda jaxpr=jaxpr: LoopPlan(list_program(jaxpr)))
         assert any(isinstance(step, Loop) for step in plan.steps)
         found[size] = busy
     return found

@@ -24,8 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import duotone
-from benchmarks._common import Result, median, table, write
-from benchmarks._versions import with_part
+from benchmarks._common import Result, median, table, with_part, write
 from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import Dims, rows_dot
@@ -193,34 +192,30 @@ class Convolution(NamedTuple):
 
 def convolutions() -> list[Convolution]:
     """Convolutions of every kind of which the table of devices knows something."""
-    middle, three = (8, 28, 28, 64), (3, 3, 64, 64)
+    conv, of_input, of_filter = Convolution, 0, 1
+    middle, three, both = (8, 28, 28, 64), (3, 3, 64, 64), (of_input, of_filter)
+    sixteen = (16, 4, 4, 512), (3, 3, 512, 512)
+    groups = [
+        (conv("convolution 3 x 3, 64 to 64, 28 x 28", middle, three), both),
+        (conv("3 x 3, 128 to 128, 32 x 32", (16, 32, 32, 128), (3, 3, 128, 128)), ()),
+        (conv("3 x 3, stride 2", middle, three, 2), both),
+        (conv("4 x 4, 64 to 128, 64 x 64, stride 2", (8, 64, 64, 64), (4, 4, 64, 128), 2), both),
+        (conv("1 x 1, 256 to 512, stride 2", (8, 28, 28, 256), (1, 1, 256, 512), 2), both),
+        (conv("3 x 3 on 2 x 2, 512 to 512", (16, 2, 2, 512), (3, 3, 512, 512)), (of_input,)),
+        (conv("4 x 4, stride 2: input gradient", *sixteen, 2, gradient=of_input), ()),
+        (conv("3 x 3, 32 groups of one feature", (8, 28, 28, 32), (3, 3, 1, 32), 1, 32), both),
+        (conv("7 x 7, 96 groups of one", (4, 14, 14, 96), (7, 7, 1, 96), 1, 96), (of_filter,)),
+        (conv("3 x 3, 512 groups of one", (2, 14, 14, 512), (3, 3, 1, 512), 1, 512), ()),
+        (conv("3 x 3, 4 groups of 16", middle, (3, 3, 16, 64), 1, 4), ()),
+        (conv("3 x 3, 8 to 8, 8 x 8", (1, 8, 8, 8), (3, 3, 8, 8)), ()),
+        (conv("convolution 1 x 1, 64 to 256, 28 x 28", middle, (1, 1, 64, 256)), ()),
+        (conv("patches of 4 x 4, 64 to 256, 28 x 28", middle, (4, 4, 64, 256), 4), ()),
+    ]
+    names = "its input gradient", "its filter gradient"
     return [
-        Convolution("convolution 3 x 3, 64 to 64, 28 x 28", middle, three),
-        Convolution("its input gradient", middle, three, gradient=0),
-        Convolution("its filter gradient", middle, three, gradient=1),
-        Convolution("3 x 3, 128 to 128, 32 x 32", (16, 32, 32, 128), (3, 3, 128, 128)),
-        Convolution("3 x 3, stride 2", middle, three, 2),
-        Convolution("its input gradient", middle, three, 2, gradient=0),
-        Convolution("its filter gradient", middle, three, 2, gradient=1),
-        Convolution("4 x 4, 64 to 128, 64 x 64, stride 2", (8, 64, 64, 64), (4, 4, 64, 128), 2),
-        Convolution("its input gradient", (8, 64, 64, 64), (4, 4, 64, 128), 2, gradient=0),
-        Convolution("its filter gradient", (8, 64, 64, 64), (4, 4, 64, 128), 2, gradient=1),
-        Convolution("1 x 1, 256 to 512, stride 2", (8, 28, 28, 256), (1, 1, 256, 512), 2),
-        Convolution("its input gradient", (8, 28, 28, 256), (1, 1, 256, 512), 2, gradient=0),
-        Convolution("its filter gradient", (8, 28, 28, 256), (1, 1, 256, 512), 2, gradient=1),
-        Convolution("3 x 3 on 2 x 2, 512 to 512", (16, 2, 2, 512), (3, 3, 512, 512)),
-        Convolution("its input gradient", (16, 2, 2, 512), (3, 3, 512, 512), gradient=0),
-        Convolution("4 x 4, stride 2: input gradient", (16, 4, 4, 512), (3, 3, 512, 512), 2, 1, 0),
-        Convolution("3 x 3, 32 groups of one feature", (8, 28, 28, 32), (3, 3, 1, 32), groups=32),
-        Convolution("its input gradient", (8, 28, 28, 32), (3, 3, 1, 32), 1, 32, gradient=0),
-        Convolution("its filter gradient", (8, 28, 28, 32), (3, 3, 1, 32), 1, 32, gradient=1),
-        Convolution("7 x 7, 96 groups of one", (4, 14, 14, 96), (7, 7, 1, 96), groups=96),
-        Convolution("its filter gradient", (4, 14, 14, 96), (7, 7, 1, 96), 1, 96, gradient=1),
-        Convolution("3 x 3, 512 groups of one", (2, 14, 14, 512), (3, 3, 1, 512), groups=512),
-        Convolution("3 x 3, 4 groups of 16", middle, (3, 3, 16, 64), groups=4),
-        Convolution("3 x 3, 8 to 8, 8 x 8", (1, 8, 8, 8), (3, 3, 8, 8)),
-        Convolution("convolution 1 x 1, 64 to 256, 28 x 28", middle, (1, 1, 64, 256)),
-        Convolution("patches of 4 x 4, 64 to 256, 28 x 28", middle, (4, 4, 64, 256), 4),
+        one
+        for plain, gradients in groups
+        for one in (plain, *(plain._replace(name=names[g], gradient=g) for g in gradients))
     ]
 
 

@@ -20,8 +20,7 @@ from typing import Any
 import jax
 from rich.progress import track
 
-from benchmarks._common import Bar, Result, table, write
-from benchmarks._versions import THIS_VERSION, with_part
+from benchmarks._common import THIS_VERSION, Bar, Result, table, with_part, write
 from benchmarks.cpu_steps import steps
 from benchmarks.zoo import MODELS
 
@@ -31,12 +30,7 @@ _LIMIT = 1.05
 
 
 def measure(name: str, size: str = "cpu") -> dict[str, dict[str, int]]:
-    """Bytes of each way's compiled step, ``temporary`` and ``whole``.
-
-    Args:
-        name: of a model of the zoo.
-        size: the size of the model.
-    """
+    """Bytes of each way's compiled step, ``temporary`` and ``whole``."""
     case = MODELS[name](None, size)
     state = jax.eval_shape(case.start, jax.random.key(0))
     batch = jax.eval_shape(lambda key: case.batch(key, "ordinary"), jax.random.key(1))

@@ -28,8 +28,17 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, in_a_process, median, table, write
-from benchmarks._versions import THIS_VERSION, parts, with_part
+from benchmarks._common import (
+    THIS_VERSION,
+    Bar,
+    Result,
+    in_a_process,
+    median,
+    parts,
+    table,
+    with_part,
+    write,
+)
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
 from benchmarks.zoo.gpt2 import GPT2, Shape, language_model_case
@@ -52,8 +61,7 @@ def gpt2_wide(dtype: Any = None, size: str = "cpu") -> TrainCase:
     length = 256 if size == "cpu" else 8
     shape = Shape(4, length, layers, width, 8, vocabulary, length)
     model = GPT2(shape, dtype=dtype)
-    sizes = (shape.batch, shape.length, shape.vocabulary)
-    return language_model_case("GPT-2, 4 x 512", model, sizes, ("position", "embedding"))
+    return language_model_case("GPT-2, 4 x 512", model, shape, "position")
 
 
 CASES = {**MODELS, "gpt2_wide": gpt2_wide}
@@ -78,10 +86,7 @@ def steps(make: Any, size: str) -> dict[str, Any]:
 def measure(name: str, size: str = "cpu", rounds: int = ROUNDS) -> dict[str, Any]:
     """Median speed-ups of one model's step over float32.
 
-    Args:
-        name: a key of :data:`CASES`.
-        size: of the zoo.
-        rounds: at most; fewer, but five at least, where they take longer than a minute and a half.
+    There are fewer rounds, but five at least, where they take longer than a minute and a half.
     """
     case = CASES[name](None, size)
     state, batch = case.start(jax.random.key(0)), case.batch(jax.random.key(1), "ordinary")

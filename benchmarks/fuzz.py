@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import logging
+import math
 import os
 import queue
 import subprocess
@@ -25,16 +27,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 # Before JAX is loaded: what a program has no NumPy operation for is compiled, once, and small.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import numpy as np
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks._common import Bar, Result, table, write
+from benchmarks.fuzzing.judge import FORMS, WAYS, Case, judge
 from benchmarks.fuzzing.minimise import minimised, reproducer
-from benchmarks.fuzzing.work import case_of
+from benchmarks.fuzzing.programs import random_program
 
 QUESTION = "Is a random program, painted, as good as the same in half by hand?"
 COMMAND = "python -m benchmarks.fuzz"
@@ -45,8 +50,38 @@ _BATCH = 400
 """Programs of one process: what it compiled is never freed otherwise."""
 
 
+_LIKELY = (0.45, 0.45, 0.1)
+"""The probability of each of :data:`WAYS`."""
+_COMPILED = 40
+"""One program in as many is compiled."""
+_WRONG, _TIMES_FLOAT32 = 0.1, 100.0
+
+
+def case_of(seed: int) -> Case:
+    """The program of a seed, and how it is painted."""
+    random = np.random.default_rng([seed, 2])
+    form, way = random.choice(FORMS), random.choice(WAYS, p=_LIKELY)
+    return Case(random_program(seed), str(form), str(way), seed, seed % _COMPILED == 0)
+
+
+def judged(seed: int) -> dict[str, Any]:
+    """A row: seed, form, way, operations and verdict."""
+    case = case_of(seed)
+    verdict = judge(case)
+    return {
+        "seed": seed,
+        "form": case.form,
+        "way": case.way,
+        "steps": sorted(case.program.steps()),
+        "kind": verdict.kind,
+        "text": verdict.text if verdict.is_finding else "",
+        "ratio": verdict.ratio if math.isfinite(verdict.ratio) else 1e9,
+        "wrong": verdict.error > _WRONG and verdict.beside_float32 > _TIMES_FLOAT32,
+    }
+
+
 def _worker_command(seeds: Sequence[int]) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.fuzzing.work", *map(str, seeds)]
+    return [sys.executable, "-m", "benchmarks.fuzz", "--judge", *map(str, seeds)]
 
 
 @dataclasses.dataclass
@@ -92,7 +127,7 @@ def run(
 ) -> None:
     """Judges programs in several processes.
 
-    ``keep`` is given each row of :func:`benchmarks.fuzzing.work.judged` as it comes.
+    ``keep`` is given each row of :func:`judged` as it comes.
     """
     lines: queue.Queue[tuple[_Worker, str | None]] = queue.Queue()
     shares = [deque(seeds[i::workers]) for i in range(workers)]
@@ -163,27 +198,17 @@ def result_of(rows: Sequence[dict[str, Any]], seconds: float) -> Result:
             for step in row["steps"]:
                 ratios.setdefault(step, []).append(row["ratio"])
     by_step = [
-        [
-            step,
-            used[step],
-            sorted(ratios.get(step, [0.0]))[len(ratios.get(step, [0])) // 2],
-            found[step],
-            wrong[step],
-        ]
+        [step, used[step], median_high(ratios.get(step, [0.0])), found[step], wrong[step]]
         for step in sorted(used)
     ]
+    keys = ("seed", "form", "way")
     header = ["operation", "programs", "median ratio", "in findings", "wrong"]
     texts = [
         table(["programs", "number"], sorted(kinds.items())),
         table(
-            ["finding", "seed", "form", "way"],
+            ["finding", *keys],
             [
-                [
-                    f"{row['kind']}: {row['text']}",
-                    row["seed"],
-                    row.get("form", ""),
-                    row.get("way", ""),
-                ]
+                [f"{row['kind']}: {row['text']}", *(row.get(key, "") for key in keys)]
                 for row in findings
             ],
         ),
@@ -211,7 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="keeps rows; goes on from them")
     parser.add_argument("--minimise", type=int, metavar="SEED", help="cut one program down instead")
+    parser.add_argument("--judge", nargs="+", type=int, metavar="SEED", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    if given.judge:
+        logging.getLogger("duotone").setLevel(logging.ERROR)
+        for seed in given.judge:
+            print(json.dumps(judged(seed)), flush=True)
+        return
     if given.minimise is not None:
         case, verdict = minimised(case_of(given.minimise))
         print(f"{verdict.kind}: {verdict.text}\n\n{reproducer(case)}")

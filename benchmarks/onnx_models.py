@@ -72,12 +72,7 @@ def error_of(first: list[Any], second: list[Any]) -> float:
 
 
 def median_error(model: Any, feeds: list[Any], expected: list[list[Any]]) -> float:
-    """The median over the inputs of a model's error.
-
-    Args:
-        model: the rewritten model.
-        feeds: inputs by name, for each seed.
-        expected: the results of the given model on each.
+    """The median over the inputs of a model's error, against the given model's results.
 
     Raises:
         OnnxError: ONNX Runtime cannot run it.

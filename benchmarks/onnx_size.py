@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import duotone.onnx
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, in_a_process, table, write
 
 QUESTION = "How long does a large ONNX model take to rewrite, and how much memory?"
 COMMAND = "python -m benchmarks.onnx_size"
@@ -119,16 +118,15 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.alone:
         before = peak()
-        print(rewrite_file(asked.alone)[0], before, peak())
+        print([rewrite_file(asked.alone)[0], before, peak()])
         return
     rows, bars = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # First, since a child's most memory counts from that of this process.
         path = write_large(folder, LARGE)
-        call = [sys.executable, "-m", "benchmarks.onnx_size", "--alone", str(path)]
-        answer = subprocess.run(call, check=True, capture_output=True, text=True).stdout
-        large, before, most = map(float, answer.split())
+        call = (sys.executable, "-m", "benchmarks.onnx_size", "--alone", str(path))
+        large, before, most = in_a_process(*call)
         duotone.onnx.rewrite(blocks(1))  # imports what a rewrite needs
         for size, limit in LIMITS.items():
             path = folder / f"{size}.onnx"

@@ -12,6 +12,9 @@ alone (``--form``).
 
 Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
 out what has been measured, ``--changed`` what has been measured with the present sources.
+
+``--without NAME`` says what a rule or an optimization is worth: it compiles whole steps without it
+too, prints bytes and temporary memory over those with it, and writes nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import duotone
 from benchmarks._common import RESULTS, chosen_names, write
 from benchmarks._painter_rows import (
     HALF_TYPES,
@@ -42,6 +50,11 @@ from benchmarks._painter_rows import (
     is_tpu,
     result_of,
 )
+from benchmarks._ways import ALL_MODELS, FORMS, KERAS_MODELS, WAYS, Absent
+from benchmarks.zoo import HALVES, ZOO, names_of
+from duotone.devices.specifications import find_target
+from duotone.errors import MissingExtraError
+from duotone.precision.removable import REMOVABLE
 
 _ROOT = Path(__file__).parent.parent
 _BESIDE_PAINTER = ("adapters", "cli", "samples", "scale", "tensorflow")
@@ -62,8 +75,6 @@ def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -
     On a TPU, where float32 dots are bfloat16 anyway and compiling takes minutes, only what the
     limit there compares.
     """
-    from benchmarks._ways import KERAS_MODELS, WAYS
-
     for target, model in itertools.product(targets, models):
         if is_tpu(target):
             ways = [] if model in KERAS_MODELS else ["by hand", "duotone"]
@@ -77,8 +88,6 @@ def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -
 
 def source(way: str) -> str:
     """A digest of the sources that a measurement depends on."""
-    from benchmarks._ways import FORMS
-
     package = _ROOT / "duotone"
     painter = [p for p in sorted(package.iterdir()) if p.name not in _BESIDE_PAINTER]
     folders = [_ROOT / "benchmarks" / name for name in ("zoo", "_ways.py")]
@@ -97,8 +106,6 @@ def _target(job: Job) -> Any:
     Autotuning, which needs the device, would choose another tile where XLA's default one does not
     divide the shape (12,608 rows: 64 images of 197 tokens) and the compiler stops.
     """
-    from duotone.devices.specifications import find_target
-
     if job.target == LIST_ORDER:
         target = find_target("v5e")
         options = {**target.options, "xla_memory_scheduler": "list"}
@@ -111,9 +118,6 @@ def _target(job: Job) -> Any:
 
 def measure(job: Job) -> dict[str, Any]:
     """Compiles one step; to be called in a process of its own."""
-    import duotone
-    from benchmarks._ways import WAYS, Absent
-
     digest = source(job.way)
     try:
         made = WAYS[job.way](job.model, job.half)
@@ -136,9 +140,19 @@ def measure(job: Job) -> dict[str, Any]:
     }
 
 
-def _measure_into(file: Path, job: Job) -> None:
-    from duotone.errors import MissingExtraError
+def without(name: str, job: Job) -> list[float]:
+    """Bytes and temporary memory of a painted step without a rule or optimization, over with it."""
+    case = ZOO[job.model].make(None, "full")
+    (field,) = (field for field, names in REMOVABLE.items() if name in names)
+    found = []
+    for policy in (duotone.Policy().replace(**{field: [name]}), duotone.Policy()):
+        step = jax.jit(duotone.autocast(case.step, dtype=job.half, policy=policy), donate_argnums=0)
+        seen = duotone.compile_for(step, *case.step_shapes(), target=_target(job))
+        found.append((seen.bytes, max(seen.temporary_bytes, 1)))
+    return [less / plain for less, plain in zip(*found, strict=True)]
 
+
+def _measure_into(file: Path, job: Job) -> None:
     try:
         file.write_text(json.dumps(measure(job)))
     except MissingExtraError as error:
@@ -189,9 +203,6 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
 
 def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = RESULTS) -> None:
     """Measures, one at a time, and writes after each."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=len(todo))
@@ -209,9 +220,6 @@ def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = 
 
 
 def _options() -> argparse.Namespace:
-    from benchmarks._ways import ALL_MODELS, FORMS, WAYS
-    from benchmarks.zoo import HALVES, names_of
-
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
     parser.add_argument("--half", choices=HALVES, help="only these models of the zoo")
@@ -224,6 +232,8 @@ def _options() -> argparse.Namespace:
         "--changed", action="store_true", help="leave out what was measured with these sources"
     )
     parser.add_argument("--show", action="store_true", help="measure nothing")
+    names = [name for some in REMOVABLE.values() for name in some]
+    parser.add_argument("--without", choices=names, metavar="NAME", help="what one of these gains")
     parser.add_argument("--measure", nargs=4, metavar=("MODEL", "TARGET", "WAY", "HALF"))
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
@@ -245,6 +255,12 @@ def main() -> None:
     options = _options()
     if options.measure:
         _measure_into(options.into, Job(*options.measure))
+        return
+    if options.without:
+        for job in jobs(options.models, options.targets, options.halves):
+            if job.way == "duotone":
+                moved, kept = without(options.without, job)
+                print(f"{job.key}: bytes {moved:.3f}, memory {kept:.3f}", flush=True)
         return
     records = load()
     todo = []

@@ -37,11 +37,10 @@ from typing import Any
 
 import jax
 
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import THIS_VERSION, Bar, Result, median, parts, table, with_part, write
 from benchmarks._peers import COMPILED, ONNX, Spec
 from benchmarks._peers_jax import WAYS as JAX_WAYS
 from benchmarks._peers_jax import zoo_file
-from benchmarks._versions import THIS_VERSION, parts, with_part
 
 QUESTION = (
     "What do a prediction and a training step cost on this CPU, next to what users would pick?"
@@ -54,10 +53,7 @@ KERAS_WAYS = ("Keras", "Keras, duotone", "Keras, mixed_bfloat16")
 ROUNDS = 7
 _SECONDS = 12.0
 _LIMIT = 1.03
-_LIBRARIES = {
-    "torch": "numpy torch",
-    "onnxruntime": "torch onnx onnxscript onnxruntime",
-}
+_LIBRARIES = {"torch": "numpy torch", "onnxruntime": "torch onnx onnxscript onnxruntime"}
 """The packages that the interpreter of PyTorch needs for each library."""
 _MISSING = (
     "{library} is not installed for {python}: its columns are left out. Install it (`pip install "
@@ -100,29 +96,29 @@ class Peer:
 
 def _shape(name: str, size: str, **other: Any) -> Any:
     """The zoo's shape of a model, with other numbers for some."""
-    return dataclasses.replace(zoo_file(name).SHAPES[size], **other)
+    return zoo_file(name).SHAPES[size]._replace(**other)
 
 
 def _images(name: str, shape: Any) -> Peer:
     inputs = [{"shape": (shape.image, shape.image, 3)}]
     target = {"shape": (), "below": shape.classes}
-    return Peer(name, dataclasses.asdict(shape), inputs, target, shape.batch)
+    return Peer(name, shape._asdict(), inputs, target, shape.batch)
 
 
 def _tokens(name: str, shape: Any) -> Peer:
     given = {"shape": (shape.length,), "below": shape.vocabulary}
-    return Peer(name, dataclasses.asdict(shape), [given], given, shape.batch)
+    return Peer(name, shape._asdict(), [given], given, shape.batch)
 
 
 def _latents(shape: Any) -> Peer:
     latent = {"shape": (shape.latent, shape.latent, 4)}
     inputs = [latent, {"shape": (), "below": 1000}, {"shape": (), "below": shape.classes}]
-    return Peer("dit", dataclasses.asdict(shape), inputs, latent, shape.batch)
+    return Peer("dit", shape._asdict(), inputs, latent, shape.batch)
 
 
 def _generator(size: str) -> Peer:
     shape = _shape("gpt2", "full" if size == "cpu" else "tiny", context=128)
-    given = dataclasses.asdict(shape) | {"count": 16 if size == "cpu" else 4}
+    given = shape._asdict() | {"count": 16 if size == "cpu" else 4}
     return Peer("generate", given, [{"shape": (), "below": shape.vocabulary}], None, 1)
 
 
@@ -155,13 +151,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
 
 
 class Worker:
-    """The process of one way of one model.
-
-    Args:
-        python: the interpreter.
-        peer: the model.
-        way: of a prediction or a training step.
-    """
+    """The process of one way of one model."""
 
     def __init__(self, python: str, peer: Peer, way: str) -> None:
         library = _library(way).replace("onnxruntime", "torch")
@@ -209,13 +199,9 @@ def _library(way: str) -> str:
 def measure(
     peer: Peer, torch: str, libraries: Collection[str], rounds: int = ROUNDS
 ) -> list[dict[str, Any]]:
-    """A row for each task of a model.
+    """A row for each task of a model; the interpreter ``torch`` has these libraries.
 
-    Args:
-        peer: the model.
-        torch: the interpreter for PyTorch and ONNX Runtime.
-        libraries: those of the two that it has.
-        rounds: at most; fewer, but three at least, where they take longer than 12 seconds.
+    There are fewer rounds, but three at least, where they take longer than 12 seconds.
     """
     ways = {task: peer.ways(task, libraries) for task, _ in peer.tasks()}
     workers = {}

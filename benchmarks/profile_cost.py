@@ -136,10 +136,7 @@ def peak_megabytes() -> float:
 
 
 def measure(
-    cases: dict[str, Case] | None = None,
-    rounds: int = ROUNDS,
-    steps: int = STEPS,
-    runs: int = RUNS,
+    cases: dict[str, Case] | None = None, rounds: int = ROUNDS, steps: int = STEPS, runs: int = RUNS
 ) -> tuple[list[Bar], str, dict[str, Any]]:
     """Both questions; returns bars, tables and data."""
     cases = cases or {name: MODELS[name](None, "tiny") for name in NAMES}

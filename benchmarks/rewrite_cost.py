@@ -23,8 +23,7 @@ import jax.numpy as jnp
 
 import duotone
 from benchmarks._common import Bar, Result, equations, medians, seconds, table, write
-from benchmarks._deep_nets import unrolled_net
-from benchmarks._layers import ROUNDS, measure_layers
+from benchmarks._deep_nets import ROUNDS, measure_layers, unrolled_net
 from benchmarks._stages import STAGES, stage_seconds
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import Case

@@ -1,10 +1,11 @@
 # python -m benchmarks.sciences
 """Is the answer of a scientific program as good as float32's where half cannot hold it?
 
-Small programs over public libraries, from their documentation, and over typed mathematics
+Small programs over public libraries, from their documentation, and networks with solves inside
 (``benchmarks/science/``): what a user looks at, in float64, float32, and painted: float16 and
 bfloat16 forced on any device, and default mode. The libraries are installed with
-``duotone[sciences]``; a program whose library is missing keeps the row it had.
+``duotone[sciences]``; a program whose library is missing keeps the row it had. Textbook programs
+without a library are in ``tests/numerics``, which run with every change.
 
 To add a program, add a :class:`~benchmarks.science.case.Program` to one of the files in
 ``benchmarks/science``.
@@ -38,8 +39,9 @@ _HEAD = """\
 
 # Scientific programs
 
-Small programs outside deep learning, from the documentation of public libraries and from textbooks:
-the results of each in mixed precision, compared with float32.
+Small programs from the documentation of public libraries, and networks with solves inside: the
+results of each in mixed precision, compared with float32. Textbook programs without a library are
+tests (`tests/numerics`).
 
 **{kept} of {total} programs are as good as float32 in all three ways.**
 

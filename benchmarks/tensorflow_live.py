@@ -19,13 +19,12 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, in_a_process, table, write
 
 QUESTION = "How long does a step of training in TensorFlow take on this CPU?"
 ROUNDS = 11
@@ -50,20 +49,15 @@ def _convnet(keras: Any) -> Any:
     return keras.Sequential([*blocks, layers.GlobalAveragePooling2D(), layers.Dense(100)]), 16
 
 
-def _resnet50(keras: Any) -> Any:
-    shape = (96, 96, 3)
-    made = keras.applications.ResNet50(
-        weights=None, input_shape=shape, classes=100, classifier_activation=None
-    )
-    return made, 8
+def application(name: str, side: int, batch: int) -> Callable[[Any], Any]:
+    """A model of ``keras.applications`` with random weights and 100 classes, without softmax."""
 
+    def make(keras: Any) -> Any:
+        settings = {"weights": None, "classes": 100, "classifier_activation": None}
+        build = getattr(keras.applications, name)
+        return build(input_shape=(side, side, 3), **settings), batch
 
-def _mobilenet(keras: Any) -> Any:
-    shape = (96, 96, 3)
-    made = keras.applications.MobileNetV3Small(
-        weights=None, input_shape=shape, classes=100, classifier_activation=None
-    )
-    return made, 16
+    return make
 
 
 def _dense(keras: Any) -> Any:
@@ -126,8 +120,8 @@ def _mixer(keras: Any) -> Any:
 
 MODELS: dict[str, Callable[[Any], Any]] = {
     "convnet": _convnet,
-    "resnet50": _resnet50,
-    "mobilenet": _mobilenet,
+    "resnet50": application("ResNet50", 96, 8),
+    "mobilenet": application("MobileNetV3Small", 96, 16),
     "dense": _dense,
     "lstm": _lstm,
     "transformer": _transformer,
@@ -236,17 +230,15 @@ def main() -> None:
         return
     rows, every, figures = [], {}, {}
     for name in arguments.models or MODELS:
-        command = [sys.executable, "-m", "benchmarks.tensorflow_live", "--one", name]
-        command += ["--rounds", str(arguments.rounds)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        command = (sys.executable, "-m", "benchmarks.tensorflow_live", "--one", name)
+        figures[name] = in_a_process(*command, "--rounds", str(arguments.rounds))
         row, every[name] = _row(name, figures[name])
         rows.append(row)
         print(*row, flush=True)
     head = ["model", "f32 ms", *MODES[1:], "nodes", "half", "casts", "rewrite/first"]
     bars = _bars(every, [row[-1] for row in rows])
-    command = "python -m benchmarks.tensorflow_live"
-    result = Result("tensorflow_live", QUESTION, command, bars, table(head, rows), figures)
+    command, text = "python -m benchmarks.tensorflow_live", table(head, rows)
+    result = Result("tensorflow_live", QUESTION, command, bars, text, figures)
     if arguments.models:
         print(result.text)
     else:

@@ -25,8 +25,8 @@ An *optimization* replaces an operation with an equal form that moves fewer byte
 recomputes a result instead of storing it. `duotone.explain` names each one in effect, with its
 reason, at the operation. `Policy(optimizations_remove={{"{REGISTRY[0].name}"}})` or
 `DUOTONE_OPTIMIZATIONS_REMOVE={REGISTRY[0].name}` switches one off. [What was
-measured](measured.md#optimizations) has the gain of each; `python -m benchmarks.ablation` measures
-the training steps without one after the other.
+measured](measured.md#optimizations) has the gain of each;
+`python -m benchmarks.painter --without NAME` compiles training steps without one.
 
 ```python
 import jax, jax.numpy as jnp

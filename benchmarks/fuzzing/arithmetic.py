@@ -173,74 +173,50 @@ def _of(function: Any) -> Rule:
     return lambda params, *operands: function(*operands)
 
 
+_NUMPY = """
+    add add_any:add sub:subtract mul:multiply rem:fmod max:maximum min:minimum neg:negative abs
+    sign floor ceil exp exp2 expm1 log log1p pow:power sqrt cbrt square tanh sin cos tan sinh
+    cosh asin:arcsin acos:arccos atan:arctan atan2:arctan2 asinh:arcsinh acosh:arccosh
+    atanh:arctanh is_finite:isfinite eq:equal ne:not_equal lt:less le:less_equal gt:greater
+    ge:greater_equal and:bitwise_and or:bitwise_or not:invert xor:bitwise_xor
+"""
+_SCIPY = "logistic:expit erf erfc erf_inv:erfinv lgamma:gammaln digamma"
+_SAME = "stop_gradient copy copy_p name convert_element_type"
+_REDUCTIONS = (
+    "reduce_sum:sum reduce_prod:prod reduce_max:max reduce_min:min reduce_and:all reduce_or:any"
+)
+_CUMULATIVE = """
+    cumsum:add cumprod:multiply cummax:maximum cummin:minimum cumlogsumexp:logaddexp
+"""
+
+
+def _named(words: str, library: Any, make: Callable[[Any], Rule] = _of) -> dict[str, Rule]:
+    """Rules of a library's functions: each word is a primitive, and the function's name if other.
+
+    The two are divided by a colon.
+    """
+    pairs = (word.partition(":")[::2] for word in words.split())
+    return {name: make(getattr(library, other or name)) for name, other in pairs}
+
+
 RULES: dict[str, Rule] = {
-    "add": _of(np.add),
-    "add_any": _of(np.add),
-    "sub": _of(np.subtract),
-    "mul": _of(np.multiply),
+    **_named(_NUMPY, np),
+    **_named(_SCIPY, scipy.special),
+    **dict.fromkeys(_SAME.split(), _of(lambda x: x)),
+    **_named(_REDUCTIONS, np, _reduction),
+    **_named(_CUMULATIVE, np, _cumulative),
+    **_named("argmax argmin", np, _arg),
     "div": _div,
-    "rem": _of(np.fmod),
-    "max": _of(np.maximum),
-    "min": _of(np.minimum),
-    "neg": _of(np.negative),
-    "abs": _of(np.abs),
-    "sign": _of(np.sign),
-    "floor": _of(np.floor),
-    "ceil": _of(np.ceil),
-    "exp": _of(np.exp),
-    "exp2": _of(np.exp2),
-    "expm1": _of(np.expm1),
-    "log": _of(np.log),
-    "log1p": _of(np.log1p),
-    "pow": _of(np.power),
-    "sqrt": _of(np.sqrt),
     "rsqrt": _of(lambda x: 1 / np.sqrt(x)),
-    "cbrt": _of(np.cbrt),
-    "square": _of(np.square),
     "integer_pow": _integer_pow,
-    "tanh": _of(np.tanh),
-    "sin": _of(np.sin),
-    "cos": _of(np.cos),
-    "tan": _of(np.tan),
-    "sinh": _of(np.sinh),
-    "cosh": _of(np.cosh),
-    "asin": _of(np.arcsin),
-    "acos": _of(np.arccos),
-    "atan": _of(np.arctan),
-    "atan2": _of(np.arctan2),
-    "asinh": _of(np.arcsinh),
-    "acosh": _of(np.arccosh),
-    "atanh": _of(np.arctanh),
-    "logistic": _of(scipy.special.expit),
-    "erf": _of(scipy.special.erf),
-    "erfc": _of(scipy.special.erfc),
-    "erf_inv": _of(scipy.special.erfinv),
-    "lgamma": _of(scipy.special.gammaln),
-    "digamma": _of(scipy.special.digamma),
-    "is_finite": _of(np.isfinite),
-    "eq": _of(np.equal),
-    "ne": _of(np.not_equal),
-    "lt": _of(np.less),
-    "le": _of(np.less_equal),
-    "gt": _of(np.greater),
-    "ge": _of(np.greater_equal),
-    "and": _of(np.bitwise_and),
-    "or": _of(np.bitwise_or),
-    "not": _of(np.invert),
-    "xor": _of(np.bitwise_xor),
     "select_n": _select,
     "clamp": _clamp,
-    "lt_to": _of(lambda x, y: _total_less(x, y)),
+    "lt_to": _of(_total_less),
     "round": lambda params, x: np.rint(x) if int(params["rounding_method"]) else _away(x),
     "device_put": lambda params, *operands: list(operands),
     "reduce_precision": _reduce_precision,
-    "stop_gradient": _of(lambda x: x),
-    "copy": _of(lambda x: x),
-    "copy_p": _of(lambda x: x),
-    "name": _of(lambda x: x),
     "optimization_barrier": lambda params, *operands: list(operands),
     "duotone_instead": _of(lambda plain, result: result),
-    "convert_element_type": _of(lambda x: x),
     "reshape": lambda params, x, *_: x.reshape(params["new_sizes"]),
     "squeeze": lambda params, x: np.squeeze(x, tuple(params["dimensions"])),
     "expand_dims": lambda params, x: np.expand_dims(x, tuple(params["dimensions"])),
@@ -258,19 +234,6 @@ RULES: dict[str, Rule] = {
     "iota": _iota,
     "dot_general": _dot,
     "duotone_dot": _product,
-    "reduce_sum": _reduction(np.sum),
-    "reduce_prod": _reduction(np.prod),
-    "reduce_max": _reduction(np.max),
-    "reduce_min": _reduction(np.min),
-    "reduce_and": _reduction(np.all),
-    "reduce_or": _reduction(np.any),
-    "argmax": _arg(np.argmax),
-    "argmin": _arg(np.argmin),
-    "cumsum": _cumulative(np.add),
-    "cumprod": _cumulative(np.multiply),
-    "cummax": _cumulative(np.maximum),
-    "cummin": _cumulative(np.minimum),
-    "cumlogsumexp": _cumulative(np.logaddexp),
     **arithmetic_of_arrays.RULES,
 }
 """By primitive."""

@@ -72,13 +72,7 @@ class Naive(AsWritten):
 
 
 def evaluate(jaxpr: Any, arguments: Sequence[Any], arithmetic: AsWritten) -> list[np.ndarray]:
-    """The results of a closed jaxpr.
-
-    Args:
-        jaxpr: closed.
-        arguments: arrays, flat.
-        arithmetic: in which it is computed.
-    """
+    """The results of a closed jaxpr, computed in an arithmetic from arrays."""
     scope = jax.enable_x64(True) if arithmetic.x64 else contextlib.nullcontext()
     with np.errstate(all="ignore"), scope:
         return _Evaluation(arithmetic).program(jaxpr, [np.asarray(x) for x in arguments])
@@ -207,15 +201,11 @@ def _linear_solve(self: _Evaluation, eqn: Any, operands: list[np.ndarray]) -> li
 
 
 _NESTED: dict[str, Any] = {
-    "jit": _call("jaxpr"),
-    "pjit": _call("jaxpr"),
-    "closed_call": _call("call_jaxpr"),
-    "core_call": _call("call_jaxpr"),
-    "remat2": _call("jaxpr"),
-    "checkpoint": _call("jaxpr"),
-    "custom_jvp_call": _call("call_jaxpr"),
-    "custom_vjp_call": _call("call_jaxpr"),
-    "custom_lin": _call("call_jaxpr"),
+    **dict.fromkeys("jit pjit remat2 checkpoint".split(), _call("jaxpr")),
+    **dict.fromkeys(
+        "closed_call core_call custom_jvp_call custom_vjp_call custom_lin".split(),
+        _call("call_jaxpr"),
+    ),
     "cond": _cond,
     "while": _while,
     "scan": _scan,

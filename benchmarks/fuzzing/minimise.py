@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from benchmarks.fuzzing.judge import Case, Verdict, judge
 from benchmarks.fuzzing.programs import Input, Line, Program
 
-Judge = Callable[[Case], Verdict]
 
-
-def minimised(case: Case, verdict_of: Judge = judge) -> tuple[Case, Verdict]:
+def minimised(case: Case) -> tuple[Case, Verdict]:
     """The smallest case found that is a finding of the same kind, and its verdict.
 
-    Args:
-        case: a finding; another case is returned as it is.
-        verdict_of: judges a case.
+    A case that is no finding is returned as it is.
     """
-    verdict = verdict_of(case)
+    verdict = judge(case)
     found = verdict.is_finding
     while found:
         found = False
         for smaller in _smaller(case.program):
             attempt = dataclasses.replace(case, program=smaller)
-            judged = verdict_of(attempt)
+            judged = judge(attempt)
             if judged.kind == verdict.kind:
                 case, verdict, found = attempt, judged, True
                 break

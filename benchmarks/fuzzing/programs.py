@@ -133,12 +133,7 @@ class Program:
 
 
 def draw(program: Program, seed: Sequence[int]) -> list[np.ndarray]:
-    """Arguments of a program.
-
-    Args:
-        program: whose.
-        seed: of NumPy's generator.
-    """
+    """Arguments of a program, drawn with a seed of NumPy's generator."""
     random = np.random.default_rng(list(seed))
     return [_drawn(random, given.shape, given.kind) for given in program.inputs.values()]
 

@@ -77,3 +77,13 @@ def layers(rng: np.random.Generator, *sizes: int) -> list[np.ndarray]:
     """Weights of a network."""
     pairs = itertools.pairwise(sizes)
     return [normal(rng, a, b) / np.float32(np.sqrt(a)) for a, b in pairs]
+
+
+def with_gradient(loss: Function) -> Function:
+    """A loss and its gradient with respect to the first argument, as figures."""
+
+    def step(*args: Any) -> Tree:
+        value, gradient = jax.value_and_grad(loss)(*args)
+        return {"loss": value, "gradient": gradient}
+
+    return step

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import Program, layers, module, network, normal, random
+from benchmarks.science.case import Program, layers, module, network, normal, random, with_gradient
 
 
 def robertson(seed: int, half: Any = None) -> Any:
@@ -81,11 +81,7 @@ def neural_ode(seed: int, half: Any = None) -> Any:
         )  # fmt: skip
         return jnp.mean((found.ys[0] - target) ** 2)
 
-    def step(*args: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(*args)
-        return {"loss": value, "gradient": gradient}
-
-    return step, (layers(rng, 16, 128, 16), normal(rng, 64, 16), normal(rng, 64, 16))
+    return with_gradient(loss), (layers(rng, 16, 128, 16), normal(rng, 64, 16), normal(rng, 64, 16))
 
 
 def pendulum(name: str, backend: str, steps: int) -> Any:
@@ -136,104 +132,6 @@ def particles(seed: int, half: Any = None) -> Any:
     return simulate, (place, 0.3 * normal(random(seed + 10), 64, 3))
 
 
-def dotted_particles(seed: int, half: Any = None) -> Any:
-    """Particles whose distances come from one dot (neighbour search by matrix multiplication)."""
-    side = np.stack(np.meshgrid(*[np.arange(4)] * 3), -1).reshape(-1, 3) * 1.2
-    place = (side + 0.02 * normal(random(seed), 64, 3)).astype("f")
-
-    def energy(x: jax.Array) -> jax.Array:
-        squares = jnp.sum(x**2, 1)
-        far = squares[:, None] + squares - 2 * x @ x.T + 9.0 * jnp.eye(64)
-        near = jnp.where(far < 6.25, far, 6.25)
-        return 2 * jnp.sum(near**-6 - near**-3)
-
-    def simulate(place: jax.Array, speed: jax.Array) -> Any:
-        def step(state: Any, _: Any) -> Any:
-            x, v = state
-            v = v - 1e-3 * jax.grad(energy)(x)
-            x = x + 2e-3 * v
-            v = v - 1e-3 * jax.grad(energy)(x)
-            return (x, v), energy(x) + 0.5 * jnp.sum(v**2)
-
-        (x, _), energies = jax.lax.scan(step, (place, speed), None, length=100)
-        return {"energy": energies, "places": x}
-
-    return simulate, (place, 0.3 * normal(random(seed + 10), 64, 3))
-
-
-def korteweg(seed: int, half: Any = None) -> Any:
-    """A soliton by Fourier transforms and an integrating factor."""
-
-    def solve(start: jax.Array) -> Any:
-        k = jnp.asarray(np.fft.fftfreq(128, 1 / 128))
-        factor = jnp.exp(1j * k**3 * 1e-4)
-
-        def step(u: jax.Array, _: Any) -> Any:
-            spread = jnp.fft.fft(u) * factor
-            square = jnp.fft.fft(jnp.fft.ifft(spread).real ** 2)
-            return jnp.fft.ifft(spread - 3j * k * 1e-4 * square).real, jnp.sum(u**2)
-
-        u, energy = jax.lax.scan(step, start, None, length=100)
-        return {"solution": u, "energy": energy}
-
-    x = np.linspace(-np.pi, np.pi, 128, endpoint=False, dtype="f")
-    return solve, ((8 + seed) / np.cosh(2 * x) ** 2,)
-
-
-def chebyshev(seed: int, half: Any = None) -> Any:
-    """A heat equation with Chebyshev's dense matrix of differences, explicit steps."""
-    n = 24
-    points = np.cos(np.pi * np.arange(n + 1) / n)
-    ends = np.where(np.arange(n + 1) % n == 0, 2.0, 1.0) * (-1.0) ** np.arange(n + 1)
-    gaps = points[:, None] - points + np.eye(n + 1)
-    matrix = np.outer(ends, 1 / ends) / gaps
-    matrix = matrix - np.diag(matrix.sum(1))
-
-    def solve(matrix: jax.Array, start: jax.Array) -> Any:
-        def step(u: jax.Array, _: Any) -> Any:
-            bend = matrix @ (matrix @ u)
-            return (u + 1e-5 * bend).at[jnp.array([0, -1])].set(0.0), None
-
-        u, _ = jax.lax.scan(step, start, None, length=1000)
-        return {"solution": u, "slope": matrix @ u}
-
-    start = np.sin(np.pi * (points + 1) / 2 * (1 + seed)).astype("f")
-    return solve, (matrix.astype("f"), start)
-
-
-def finite_elements(seed: int, half: Any = None) -> Any:
-    """Poisson's equation with linear elements, assembled by dots, solved by CG."""
-    n = 12
-    grid = np.stack(np.meshgrid(np.linspace(0, 1, n), np.linspace(0, 1, n)), -1).reshape(-1, 2)
-    i = np.arange(n * n).reshape(n, n)
-    a, b, c, d = i[:-1, :-1], i[:-1, 1:], i[1:, :-1], i[1:, 1:]
-    corners = np.concatenate([np.stack(t, -1).reshape(-1, 3) for t in ((a, b, c), (b, d, c))])
-    corners = corners.astype("int32")
-    edge = np.any((grid == 0) | (grid == 1), axis=1)
-    inner = random(seed).uniform(-0.2, 0.2, grid.shape) / n * ~edge[:, None]
-
-    def solve(grid: jax.Array, load: jax.Array) -> Any:
-        at = grid[corners]
-        jacobian = jnp.stack([at[:, 1] - at[:, 0], at[:, 2] - at[:, 0]], axis=1)
-        shape = jnp.array([[-1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
-        slopes = jnp.einsum("kp,epd->ekd", shape, jnp.swapaxes(jnp.linalg.inv(jacobian), 1, 2))
-        area = jnp.abs(jnp.linalg.det(jacobian)) / 2
-        local = jnp.einsum("eid,ejd->eij", slopes, slopes) * area[:, None, None]
-
-        def apply(u: jax.Array) -> jax.Array:
-            u = jnp.where(edge, 0.0, u)
-            forces = jnp.einsum("eij,ej->ei", local, u[corners])
-            total = jnp.zeros_like(u).at[corners].add(forces)
-            return jnp.where(edge, u, total)
-
-        right = jnp.where(edge, 0.0, load / (n - 1) ** 2)
-        u, _ = jax.scipy.sparse.linalg.cg(apply, right, tol=1e-6, maxiter=200)
-        return {"solution": u, "energy": u @ apply(u)}
-
-    load = np.sin(3 * grid[:, 0] + seed)
-    return solve, ((grid + inner).astype("f"), load.astype("f"))
-
-
 def equivariance(seed: int, half: Any = None) -> Any:
     """e3nn: how far a tensor product and a linear map are from commuting with rotations."""
     e3nn = module("e3nn_jax")
@@ -270,9 +168,5 @@ PROGRAMS = (
     ),
     Program("reacher, generalized", pendulum("reacher", "generalized", 20), "brax", chaotic=True),
     Program("Lennard-Jones particles", particles, "jax_md", chaotic=True),
-    Program("particles, distances by dot", dotted_particles, chaotic=True),
-    Program("soliton by FFT", korteweg),
-    Program("heat, Chebyshev matrix", chebyshev),
-    Program("finite elements, CG", finite_elements),
     Program("equivariance of a tensor product", equivariance, "e3nn_jax", known=True),
 )

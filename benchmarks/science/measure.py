@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import duotone
+from benchmarks._common import geometric_mean
 from benchmarks.science.case import Function, Program, Tree
 
 EPSILON = 2.0**-24
@@ -69,17 +70,9 @@ def available(program: Program) -> bool:
     return not program.library or importlib.util.find_spec(program.library) is not None
 
 
-def _painted(function: Function, way: str) -> Function:
-    if way == "default":
-        return jax.jit(duotone.autocast(function))
-    return jax.jit(duotone.autocast(function, dtype=jnp.dtype(way), policy=_FORCED))
-
-
-def operations(function: Function, args: Any, way: str) -> Any:
-    """What ``explain`` says of a program."""
-    if way == "default":
-        return duotone.explain(function, *args)
-    return duotone.explain(function, *args, dtype=jnp.dtype(way), policy=_FORCED)
+def _settings(way: str) -> dict[str, Any]:
+    """The keyword arguments of ``autocast`` and ``explain`` for a way."""
+    return {} if way == "default" else {"dtype": jnp.dtype(way), "policy": _FORCED}
 
 
 def _each(change: Callable[[Any], Any], args: Tree) -> Tree:
@@ -106,21 +99,21 @@ def _figures(program: Program, function: Function, args: Any) -> dict[str, np.nd
     }
 
 
-def ways_of(program: Program) -> dict[str, Function]:
+def _ways_of(program: Program) -> dict[str, Function]:
     """The program compiled in each way; every seed runs the same function."""
     function, _ = program.make(0, None)
     ways = {} if program.known else {"float64": jax.jit(function)}
     ways["float32"] = jax.jit(function)
     if program.chaotic:
         ways["perturbed"] = ways["float32"]
-    ways |= {way: _painted(function, way) for way in WAYS}
+    ways |= {way: jax.jit(duotone.autocast(function, **_settings(way))) for way in WAYS}
     if program.network:
         for half in WAYS[:2]:
             ways[f"by hand {half}"] = jax.jit(program.make(0, jnp.dtype(half))[0])
     return ways
 
 
-def outputs(program: Program, ways: dict[str, Function], seed: int) -> dict[str, Any]:
+def _outputs(program: Program, ways: dict[str, Function], seed: int) -> dict[str, Any]:
     """By way, the figures of one seed."""
     _, args = program.make(seed, None)
     return {way: _figures(program, run, _arguments(way, args, seed)) for way, run in ways.items()}
@@ -149,22 +142,15 @@ def error(figure: np.ndarray, exact: np.ndarray | None) -> float:
     return max(difference / scale if scale else difference, EPSILON)
 
 
-def _mean(numbers: list[float]) -> float:
-    """The geometric mean."""
-    if not all(math.isfinite(n) for n in numbers):
-        return math.inf
-    return math.exp(sum(math.log(n) for n in numbers) / len(numbers))
-
-
 def rows(program: Program) -> list[Row]:
     """The rows of one program: measures it."""
-    ways = ways_of(program)
-    runs = [outputs(program, ways, seed) for seed in range(program.seeds)]
+    ways = _ways_of(program)
+    runs = [_outputs(program, ways, seed) for seed in range(program.seeds)]
     function, args = program.make(0, None)
     args = _each(jnp.asarray, args)
     half, total = {}, 0
     for way in WAYS:
-        summary = operations(function, args, way).summary
+        summary = duotone.explain(function, *args, **_settings(way)).summary
         half[way] = summary.operations_half
         total = summary.operations_half + summary.operations_full
     return [_row(program, name, runs, half, total) for name in runs[0]["float32"]]
@@ -174,11 +160,8 @@ def _row(
     program: Program, name: str, runs: list[dict[str, Any]], half: dict[str, int], total: int
 ) -> Row:
     errors = {
-        way: _mean(
-            [
-                error(run[way][name], run["float64"][name] if "float64" in run else None)
-                for run in runs
-            ]
+        way: geometric_mean(
+            [error(run[way][name], run.get("float64", {}).get(name)) for run in runs]
         )
         for way in runs[0]
     }

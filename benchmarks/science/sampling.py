@@ -1,4 +1,4 @@
-"""Samplers, filters and expectation maximisation."""
+"""Samplers, filters, densities and Gaussian processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import Figures, Program, Tree, module, normal, random
+from benchmarks.science.case import Figures, Program, Tree, layers, module, network, normal, random
 
 
 def _regression(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,32 +131,6 @@ def kalman(seed: int, half: Any = None) -> Any:
     return smooth, _tracking(seed)
 
 
-def kalman_scan(seed: int, half: Any = None) -> Any:
-    """A Kalman filter as textbooks write it: one scan, an inverse, batched over tracks."""
-
-    def track(start: Any, moves: Any, noise: Any, sees: Any, error: Any, seen: Any) -> Any:
-        def step(state: Any, y: jax.Array) -> Any:
-            mean, cov, total = state
-            mean, cov = moves @ mean, moves @ cov @ moves.T + noise
-            innovation = y - sees @ mean
-            spread = sees @ cov @ sees.T + error
-            gain = cov @ sees.T @ jnp.linalg.inv(spread)
-            total = total - 0.5 * (
-                innovation @ jnp.linalg.solve(spread, innovation) + jnp.linalg.slogdet(spread)[1]
-            )
-            return (mean + gain @ innovation, cov - gain @ sees @ cov, total), mean
-
-        first = (start, jnp.eye(4), 0.0 * start[0])
-        (_, cov, total), means = jax.lax.scan(step, first, seen)
-        return {"log-likelihood": total, "mean": means, "covariance": cov}
-
-    def tracks(start: Any, moves: Any, noise: Any, sees: Any, error: Any, seen: Any) -> Any:
-        many = jax.vmap(track, (None, None, None, None, None, 0))
-        return many(start, moves, noise, sees, error, jnp.stack([seen, seen + 1, seen - 1]))
-
-    return tracks, _tracking(seed)
-
-
 def hidden_markov(seed: int, half: Any = None) -> Any:
     """Dynamax: Baum-Welch of a hidden Markov model; log-likelihoods and the learnt matrix."""
     smoother = module("dynamax.hidden_markov_model").hmm_smoother
@@ -180,52 +154,66 @@ def hidden_markov(seed: int, half: Any = None) -> Any:
     return learn, (matrix, np.array([0, 2, 4, 6], "f") + 0.3, seen.astype("f"))
 
 
-def mixture(seed: int, half: Any = None) -> Any:
-    """Expectation maximisation of a mixture of normals with full covariances."""
+def gp_gpjax(seed: int, half: Any = None) -> Any:
+    """GPJax: posterior and marginal likelihood of its regression example."""
+    gpx = module("gpjax")
     rng = random(seed)
-    parts = [normal(rng, 100, 3) @ normal(rng, 3, 3) + 4 * normal(rng, 3) + 20 for _ in range(3)]
-    x = np.concatenate(parts).astype("f")
+    x = rng.uniform(-3, 3, (60, 1)).astype("float32")
+    y = (np.sin(4 * x) + np.cos(2 * x) + 0.3 * normal(rng, 60, 1)).astype("float32")
 
-    def learn(x: jax.Array, means: jax.Array) -> Any:
-        def scores(means: jax.Array, covs: jax.Array, shares: jax.Array) -> jax.Array:
-            density = jax.scipy.stats.multivariate_normal.logpdf
-            each = jax.vmap(lambda m, c: density(x, m, c), out_axes=1)(means, covs)
-            return jnp.add(each, jnp.log(shares))
+    def regress(x: jax.Array, y: jax.Array, at: jax.Array) -> Any:
+        data = gpx.Dataset(X=x, y=y)
+        prior = gpx.gps.Prior(gpx.kernels.RBF(), gpx.mean_functions.Zero())
+        posterior = prior * gpx.likelihoods.Gaussian(0.1)
+        latent = posterior.predict(at, data)
+        mll = gpx.objectives.conjugate_mll(posterior, data)
+        variance = jnp.diag(latent.covariance())
+        return {"mean": latent.mean, "variance": variance, "log-likelihood": mll}
 
-        def step(state: Any, _: Any) -> Any:
-            logits = scores(*state)
-            total = jnp.sum(jax.nn.logsumexp(logits, axis=1))
-            weights = jax.nn.softmax(logits, axis=1)
-            counts = weights.sum(0)
-            means = weights.T @ x / counts[:, None]
-            centred = x[:, None] - means
-            covs = jnp.einsum("nk,nki,nkj->kij", weights, centred, centred)
-            covs = covs / counts[:, None, None] + 1e-3 * jnp.eye(3)
-            return (means, covs, counts / x.shape[0]), total
-
-        start = (means, jnp.tile(10 * jnp.eye(3), (3, 1, 1)), jnp.full_like(x, 1 / 3, shape=3))
-        (means, covs, _), totals = jax.lax.scan(step, start, None, length=20)
-        return {"log-likelihood": totals, "means": means, "covariances": covs}
-
-    return learn, (x, x[[50, 150, 250]])
+    return regress, (x, y, np.linspace(-3.5, 3.5, 200, dtype="float32")[:, None])
 
 
-def k_means(seed: int, half: Any = None) -> Any:
-    """Lloyd's k-means with distances by one dot, on points far from zero."""
+def _flow(weights: Any, x: jax.Array, half: Any) -> tuple[jax.Array, jax.Array]:
+    """Two affine couplings: the base point and the logarithm of the determinant."""
+    total = jnp.zeros_like(x, shape=x.shape[0])
+    for layer in weights:
+        left, right = jnp.split(x, 2, axis=1)
+        shift, scale = jnp.split(network(left, layer, half), 2, axis=1)
+        right = (right - shift) * jnp.exp(-jnp.tanh(scale))
+        total = total - jnp.sum(jnp.tanh(scale), axis=1)
+        x = jnp.concatenate([right, left], axis=1)
+    return x, total
+
+
+def flow(seed: int, half: Any = None) -> Any:
+    """A normalising flow of affine couplings over a correlated normal: log-probability."""
+    distrax = module("distrax")
     rng = random(seed)
-    centres = 2 * normal(rng, 5, 8) + 10
-    x = (centres[np.arange(400) % 5] + 0.7 * normal(rng, 400, 8)).astype("f")
+    weights = [layers(rng, 4, 32, 8) for _ in range(3)]
+    root = normal(rng, 8, 8)
+    covariance = root @ root.T / 8 + 0.01 * np.eye(8, dtype="float32")
 
-    def learn(x: jax.Array, centres: jax.Array) -> Any:
-        def step(centres: jax.Array, _: Any) -> Any:
-            far = jnp.sum(x**2, 1)[:, None] - 2 * x @ centres.T + jnp.sum(centres**2, 1)
-            mine = jax.nn.one_hot(jnp.argmin(far, 1), 5, dtype=x.dtype)
-            return (mine.T @ x) / mine.sum(0)[:, None], jnp.mean(jnp.min(far, 1))
+    def log_prob(weights: Any, covariance: jax.Array, x: jax.Array) -> Any:
+        point, total = _flow(weights, x, half)
+        base = distrax.MultivariateNormalFullCovariance(jnp.zeros(8), covariance)
+        return {"log-probability": base.log_prob(point) + total}
 
-        centres, spread = jax.lax.scan(step, centres, None, length=10)
-        return {"centres": centres, "inertia": spread}
+    return log_prob, (weights, covariance, normal(rng, 64, 8))
 
-    return learn, (x, x[:5])
+
+def mahalanobis(seed: int, half: Any = None) -> Any:
+    """distrax: log-density of a correlated normal whose covariance is that of the data."""
+    distrax = module("distrax")
+    rng = random(seed)
+    x = normal(rng, 200, 12) @ normal(rng, 12, 12)
+
+    def log_prob(x: jax.Array) -> Any:
+        centred = x - jnp.mean(x, 0)
+        covariance = centred.T @ centred / (x.shape[0] - 1)
+        density = distrax.MultivariateNormalFullCovariance(jnp.mean(x, 0), covariance)
+        return {"log-density": density.log_prob(x)}
+
+    return log_prob, (x,)
 
 
 PROGRAMS = (
@@ -233,8 +221,8 @@ PROGRAMS = (
     Program("HMC, dense mass matrix", blackjax_hmc, "blackjax", _chain, known=True),
     Program("leapfrog energy", leapfrog, "blackjax"),
     Program("Kalman smoother", kalman, "dynamax"),
-    Program("Kalman filter by hand", kalman_scan),
     Program("Baum-Welch", hidden_markov, "dynamax"),
-    Program("mixture of normals, EM", mixture),
-    Program("k-means", k_means),
+    Program("Gaussian process regression", gp_gpjax, "gpjax"),
+    Program("normalising flow", flow, "distrax", network=True),
+    Program("normal density of data", mahalanobis, "distrax"),
 )

@@ -1,20 +1,193 @@
-"""Linear solvers, least squares, optimisation, transport, evolution, control."""
+"""Networks with solves inside; then solvers, least squares, optimisation, transport, evolution.
+
+Most of a network is to be half.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.science.case import Program, layers, module, network, normal, random
+from benchmarks.science.case import (
+    Program,
+    dense,
+    layers,
+    module,
+    network,
+    normal,
+    random,
+    with_gradient,
+)
+
+linalg = jnp.linalg
 
 
-def _matrix(seed: int, n: int = 32) -> tuple[np.ndarray, np.ndarray]:
+def meta_ridge(seed: int, half: Any = None) -> Any:
+    """R2-D2 whole: an embedding network, the ridge head, the loss and the network's gradient."""
     rng = random(seed)
-    half = normal(rng, 2 * n, n)
-    return half, normal(rng, n)
+    weights = layers(rng, 32, 128, 128, 64)
+    support, query = normal(rng, 25, 32), normal(rng, 75, 32)
+    labels = np.arange(75) % 5
+    targets = np.eye(5, dtype="float32")[np.arange(25) % 5]
+
+    def loss(weights: Any, support: jax.Array, targets: jax.Array, query: jax.Array) -> jax.Array:
+        z = jax.nn.relu(network(support, weights, half))
+        q = jax.nn.relu(network(query, weights, half))
+        dual = jnp.linalg.solve(z @ z.T + 1.0 * jnp.eye(25), targets)
+        logits = q @ (z.T @ dual)
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)
+        return -jnp.mean(picked)
+
+    return with_gradient(loss), (weights, support, targets, query)
+
+
+def deep_kernel(seed: int, half: Any = None) -> Any:
+    """Deep kernel learning: a network's features in a kernel; prediction and variance."""
+    rng = random(seed)
+    weights = layers(rng, 8, 64, 64, 4)
+    x, at = normal(rng, 40, 8), normal(rng, 100, 8)
+    y = np.sin(x.sum(1)).astype("float32")
+
+    def gram(a: jax.Array, b: jax.Array) -> jax.Array:
+        squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1) - 2 * a @ b.T
+        return jnp.exp(-0.5 * jnp.maximum(squares, 0.0))
+
+    def predict(weights: Any, x: jax.Array, y: jax.Array, at: jax.Array) -> Any:
+        features, others = network(x, weights, half), network(at, weights, half)
+        factor = jax.scipy.linalg.cho_factor(gram(features, features) + 1e-2 * jnp.eye(40))
+        across = gram(others, features)
+        solved = jax.scipy.linalg.cho_solve(factor, across.T)
+        variance = 1.0 - jnp.sum(across * solved.T, axis=1)
+        return {"mean": across @ jax.scipy.linalg.cho_solve(factor, y), "variance": variance}
+
+    return predict, (weights, x, y, at)
+
+
+def optnet(seed: int, half: Any = None) -> Any:
+    """OptNet: a network's output is the cost of an equality-constrained quadratic program."""
+    rng = random(seed)
+    weights = layers(rng, 32, 128, 128, 16)
+    root = normal(rng, 16, 16)
+
+    def loss(weights: Any, root: jax.Array, x: jax.Array, rows: jax.Array, y: jax.Array) -> Any:
+        cost = network(x, weights, half)
+        quadratic = root @ root.T / 16 + 0.1 * jnp.eye(16)
+        zero = jnp.zeros((4, 4))
+        system = jnp.block([[quadratic, rows.T], [rows, zero]])
+        right = jnp.concatenate([-cost, jnp.ones((x.shape[0], 4))], axis=1)
+        answer = jnp.linalg.solve(system, right.T).T[:, :16]
+        return jnp.mean((answer - y) ** 2)
+
+    return with_gradient(loss), (
+        weights,
+        root,
+        normal(rng, 64, 32),
+        normal(rng, 4, 16),
+        normal(rng, 64, 16),
+    )
+
+
+def deep_equilibrium(seed: int, half: Any = None) -> Any:
+    """A deep equilibrium model: a fixed point of a network, differentiated implicitly."""
+    rng = random(seed)
+    inner, into, out = (0.3 * w for w in layers(rng, 64, 64, 64, 8))
+
+    def layer(weights: Any, x: jax.Array, z: jax.Array) -> jax.Array:
+        return jnp.tanh(dense(z, weights[0], half) + dense(x, weights[1], half))
+
+    @jax.custom_vjp
+    def fixed(weights: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 30, lambda _, z: layer(weights, x, z), jnp.zeros_like(x))
+
+    def ahead(weights: Any, x: jax.Array) -> Any:
+        z = fixed(weights, x)
+        return z, (weights, x, z)
+
+    def back(saved: Any, cotangent: jax.Array) -> Any:
+        weights, x, z = saved
+        _, pull = jax.vjp(lambda z: layer(weights, x, z), z)
+        solution = jax.lax.fori_loop(0, 30, lambda _, u: cotangent + pull(u)[0], cotangent)
+        return jax.vjp(lambda weights, x: layer(weights, x, z), weights, x)[1](solution)
+
+    fixed.defvjp(ahead, back)
+
+    def loss(weights: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.mean((dense(fixed(weights, x), weights[2], half) - y) ** 2)
+
+    return with_gradient(loss), ((inner, into, out), normal(rng, 32, 64), normal(rng, 32, 8))
+
+
+def _training(update: Callable[..., Any]) -> Any:
+    """A training step whose gradients go through a preconditioner."""
+
+    def make(seed: int, half: Any = None) -> Any:
+        rng = random(seed)
+
+        def loss(weights: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.mean((network(x, weights, half) - y) ** 2)
+
+        def step(weights: Any, x: jax.Array, y: jax.Array) -> Any:
+            value, gradient = jax.value_and_grad(loss)(weights, x, y)
+            return {"loss": value, "updates": [update(g, half) for g in gradient]}
+
+        x = normal(rng, 256, 32)
+        return step, (layers(rng, 32, 64, 64, 16), x, normal(rng, 256, 16))
+
+    return make
+
+
+def muon(gradient: jax.Array, half: Any) -> jax.Array:
+    """Muon's five Newton-Schulz steps, as published."""
+    x = gradient / (linalg.norm(gradient) + 1e-7)
+    for _ in range(5):
+        gram = dense(x, x.T, half)
+        x = 3.4445 * x + dense(-4.775 * gram + 2.0315 * dense(gram, gram, half), x, half)
+    return x
+
+
+def shampoo(gradient: jax.Array, half: Any) -> jax.Array:
+    """Shampoo: inverse fourth roots of both second moments, by eigenvalues."""
+
+    def root(moment: jax.Array) -> jax.Array:
+        values, vectors = linalg.eigh(moment + 1e-6 * jnp.trace(moment) * jnp.eye(len(moment)))
+        return (vectors * values**-0.25) @ vectors.T
+
+    return root(gradient @ gradient.T) @ gradient @ root(gradient.T @ gradient)
+
+
+def soap(gradient: jax.Array, half: Any) -> jax.Array:
+    """SOAP: Adam in the eigenbasis of the left moment."""
+    _, basis = linalg.eigh(gradient @ gradient.T)
+    turned = basis.T @ gradient
+    return basis @ (turned / (jnp.abs(turned) + 1e-3 * linalg.norm(turned)))
+
+
+def kfac(gradient: jax.Array, half: Any) -> jax.Array:
+    """A damped natural gradient: a solve with the left moment."""
+    moment = gradient @ gradient.T
+    damping = 1e-3 * jnp.trace(moment) * jnp.eye(len(moment))
+    return linalg.solve(moment + damping, gradient)
+
+
+NETWORKS = (
+    Program("ridge head after a network", meta_ridge, network=True),
+    Program("deep kernel learning", deep_kernel, network=True),
+    Program("OptNet", optnet, network=True),
+    Program("deep equilibrium model", deep_equilibrium, network=True),
+    Program("training with Muon", _training(muon), network=True),
+    Program("training with Shampoo", _training(shampoo), network=True),
+    Program("training with SOAP", _training(soap), network=True),
+    Program("training with K-FAC's solve", _training(kfac), network=True),
+)
+
+
+def _matrix(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = random(seed)
+    return normal(rng, 64, 32), normal(rng, 32)
 
 
 def lineax_solver(solver: str) -> Any:
@@ -145,130 +318,8 @@ def cma_es(seed: int, half: Any = None) -> Any:
     return search, (jax.random.PRNGKey(seed), np.arange(1, 9, dtype="f"))
 
 
-def evolution(seed: int, half: Any = None) -> Any:
-    """The evolution strategy of the reproducer, its candidates reshaped and clipped."""
-
-    def search(key: jax.Array, start: jax.Array) -> Any:
-        lower = jnp.linalg.cholesky(0.5 * jnp.eye(8) + 0.5)
-
-        def step(state: Any, key: jax.Array) -> Any:
-            mean, width = state
-            x = mean + width * (jax.random.normal(key, (64, 8)) @ lower.T)
-            x = jnp.clip(x.reshape(8, 8, 8), -10, 10).reshape(64, 8)
-            values = jnp.sum((x - 1.23) ** 2, axis=1)
-            moves = ((x - mean) / width)[jnp.argsort(values)[:16]]
-            return (mean + width * jnp.mean(moves, 0), width * 0.9), jnp.min(values)
-
-        _, best = jax.lax.scan(step, (start, 1.0), jax.random.split(key, 150))
-        return {"best value": jnp.min(best)}
-
-    return search, (jax.random.PRNGKey(seed), np.zeros(8, "f"))
-
-
-def riccati(seed: int, half: Any = None) -> Any:
-    """Linear quadratic control: Riccati recursion, and the cost of driving by its gains."""
-    rng = random(seed)
-    a = np.eye(6, dtype="f") + 0.1 * normal(rng, 6, 6)
-
-    def control(a: jax.Array, b: jax.Array, start: jax.Array) -> Any:
-        weight, effort = jnp.eye(6), 0.1 * jnp.eye(2)
-
-        def back(value: jax.Array, _: Any) -> Any:
-            gain = jnp.linalg.solve(effort + b.T @ value @ b, b.T @ value @ a)
-            return weight + a.T @ value @ (a - b @ gain), gain
-
-        value, gains = jax.lax.scan(back, weight, None, length=60)
-
-        def forth(x: jax.Array, gain: jax.Array) -> Any:
-            u = -gain @ x
-            return a @ x + b @ u, x @ weight @ x + u @ effort @ u
-
-        _, costs = jax.lax.scan(forth, start, gains[::-1])
-        return {"cost": jnp.sum(costs), "value": value}
-
-    return control, (a, normal(rng, 6, 2), normal(rng, 6))
-
-
-def predictive_control(seed: int, half: Any = None) -> Any:
-    """Model predictive control: a condensed quadratic program, solved by projected gradient."""
-    rng = random(seed)
-    a = np.array([[1, 0.1], [0, 1]], "f")
-    b = np.array([[0.005], [0.1]], "f")
-
-    def control(a: jax.Array, b: jax.Array, start: jax.Array) -> Any:
-        steps = 20
-        powers = [jnp.eye(2)]
-        for _ in range(steps):
-            powers.append(a @ powers[-1])
-        rows = []
-        for i in range(steps):
-            parts = [powers[i - j] @ b if j <= i else jnp.zeros_like(b) for j in range(steps)]
-            rows.append(jnp.concatenate(parts, axis=1))
-        effect, free = jnp.concatenate(rows), jnp.concatenate(powers[1:]) @ start
-        hessian = effect.T @ effect + 0.01 * jnp.eye(steps)
-        rate = 1 / jnp.linalg.norm(hessian, 2)
-
-        def step(u: jax.Array, _: Any) -> Any:
-            return jnp.clip(u - rate * (hessian @ u + effect.T @ free), -1, 1), None
-
-        u, _ = jax.lax.scan(step, jnp.zeros_like(start, shape=steps), None, length=200)
-        ends = effect @ u + free
-        return {"controls": u, "cost": ends @ ends + 0.01 * u @ u}
-
-    return control, (a, b, 2 * normal(rng, 2))
-
-
-def components(by: str) -> Any:
-    """Principal components of data far from zero, by ``svd`` or ``eigh``."""
-
-    def make(seed: int, half: Any = None) -> Any:
-        rng = random(seed)
-        scales = np.logspace(0, -2, 12, dtype="f")
-        rotation = np.linalg.qr(rng.standard_normal((12, 12)))[0].astype("f")
-        x = (normal(rng, 200, 12) * scales) @ rotation + 3
-
-        def analyse(x: jax.Array) -> Any:
-            centred = x - jnp.mean(x, axis=0)
-            if by == "svd":
-                _, values, axes = jnp.linalg.svd(centred, full_matrices=False)
-                variances = values**2 / x.shape[0]
-            else:
-                variances, vectors = jnp.linalg.eigh(centred.T @ centred / x.shape[0])
-                variances, axes = variances[::-1], vectors[:, ::-1].T
-            scores = centred @ axes[:3].T
-            error = jnp.mean((centred - scores @ axes[:3]) ** 2)
-            white = centred @ axes.T / jnp.sqrt(variances)
-            covariance = white.T @ white / x.shape[0]
-            return {"log-variances": jnp.log(variances), "left over": error, "white": covariance}
-
-        return analyse, (x,)
-
-    return make
-
-
-def optnet(seed: int, half: Any = None) -> Any:
-    """OptNet: a network's output is the cost of an equality-constrained quadratic program."""
-    rng = random(seed)
-    weights = layers(rng, 32, 128, 128, 16)
-    root = normal(rng, 16, 16)
-
-    def loss(weights: Any, root: jax.Array, x: jax.Array, rows: jax.Array, y: jax.Array) -> Any:
-        cost = network(x, weights, half)
-        quadratic = root @ root.T / 16 + 0.1 * jnp.eye(16)
-        zero = jnp.zeros((4, 4))
-        system = jnp.block([[quadratic, rows.T], [rows, zero]])
-        right = jnp.concatenate([-cost, jnp.ones((x.shape[0], 4))], axis=1)
-        answer = jnp.linalg.solve(system, right.T).T[:, :16]
-        return jnp.mean((answer - y) ** 2)
-
-    def step(*args: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(*args)
-        return {"loss": value, "gradient": gradient}
-
-    return step, (weights, root, normal(rng, 64, 32), normal(rng, 4, 16), normal(rng, 64, 16))
-
-
 PROGRAMS = (
+    *NETWORKS,
     *(
         Program(f"{name} solve", lineax_solver(name), "lineax")
         for name in ("LU", "QR", "Cholesky", "SVD", "CG", "GMRES")
@@ -279,10 +330,4 @@ PROGRAMS = (
     Program("projected gradient", projected, "jaxopt"),
     Program("Sinkhorn", sinkhorn, "ott"),
     Program("CMA-ES", cma_es, "evosax", known=True),
-    Program("evolution strategy", evolution, known=True),
-    Program("Riccati recursion", riccati),
-    Program("model predictive control", predictive_control),
-    Program("principal components, svd", components("svd")),
-    Program("principal components, eigh", components("eigh")),
-    Program("OptNet", optnet, network=True),
 )

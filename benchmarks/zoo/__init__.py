@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from benchmarks.zoo.actor_critic import actor_critic
-from benchmarks.zoo.case import SIZES, Size, State, TrainCase
+from benchmarks.zoo.case import TrainCase
 from benchmarks.zoo.conformer import conformer
 from benchmarks.zoo.convnext import convnext
 from benchmarks.zoo.dit import diffusion
@@ -55,11 +55,7 @@ from benchmarks.zoo.wavenet import wavenet
 
 Half = Literal["first", "second", "small"]
 """Rules may be made looking at the first half and at small models; the second is reported only."""
-HALVES: dict[Half, str] = {
-    "first": "first half",
-    "second": "second half",
-    "small": "small models",
-}
+HALVES: dict[Half, str] = {"first": "first half", "second": "second half", "small": "small models"}
 """Their names in tables."""
 
 
@@ -133,17 +129,3 @@ MODELS: dict[str, Callable[..., TrainCase]] = {
 def names_of(half: Half) -> tuple[str, ...]:
     """The models of one half."""
     return tuple(name for name, entry in ZOO.items() if entry.half == half)
-
-
-__all__ = [
-    "HALVES",
-    "MODELS",
-    "SIZES",
-    "ZOO",
-    "Entry",
-    "Half",
-    "Size",
-    "State",
-    "TrainCase",
-    "names_of",
-]

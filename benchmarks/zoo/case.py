@@ -78,6 +78,35 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.mean(chosen)
 
 
+Part = Callable[[jax.Array, str], Any]
+"""``part(key, inputs)`` to one array of a batch; ``inputs`` is a key of :data:`INPUTS`."""
+
+
+def numbers(*shape: int) -> Part:
+    """Numbers of the inputs' distribution."""
+    return lambda key, inputs: INPUTS[inputs](key, shape)
+
+
+def whole(shape: tuple[int, ...], below: int, least: int = 0) -> Part:
+    """Whole numbers, int32, whatever the inputs."""
+    return lambda key, inputs: jax.random.randint(key, shape, least, below)
+
+
+def seed(key: jax.Array, inputs: str) -> jax.Array:
+    """A seed, uint32, for coins that are thrown in the step."""
+    return jax.random.bits(key, (), jnp.uint32)
+
+
+def drawn(*parts: Part) -> Callable[[jax.Array, str], tuple[Any, ...]]:
+    """``draw(key, inputs)`` to a batch of these parts, as in :class:`Case`."""
+
+    def draw(key: jax.Array, inputs: str) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(parts))
+        return tuple(part(key, inputs) for part, key in zip(parts, keys, strict=True))
+
+    return draw
+
+
 Size = Literal["full", "cpu", "tiny"]
 """Public size and batch; a step of about a second on two cores; small enough for float64."""
 SIZES: tuple[Size, ...] = ("full", "cpu", "tiny")
@@ -241,12 +270,7 @@ def network_case(
         return loss(found, batch), new
 
     return train_case(
-        name,
-        variables=variables,
-        loss=whole_loss,
-        optimizer=optimizer,
-        batch=draw,
-        weights=weights,
+        name, variables=variables, loss=whole_loss, optimizer=optimizer, batch=draw, weights=weights
     )
 
 
@@ -260,22 +284,15 @@ def at_least_float32(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def hostile_leaf(
-    path: tuple[str, ...], draw: Callable[[jax.Array, tuple[int, ...], str], jax.Array]
-) -> Callable[[Tree, str], Tree]:
-    """A ``weights`` function that draws one parameter from the inputs' distribution.
-
-    Args:
-        path: the keys that lead to the parameter.
-        draw: ``draw(key, shape, inputs)``.
-    """
+def hostile_leaf(*path: str) -> Callable[[Tree, str], Tree]:
+    """A ``weights`` function that draws the parameter at a path from the inputs' distribution."""
 
     def weights(params: Tree, inputs: str) -> Tree:
         return params if inputs == "ordinary" else _replaced(params, path, inputs)
 
     def _replaced(tree: Any, rest: tuple[str, ...], inputs: str) -> Any:
         if not rest:
-            return draw(jax.random.key(7), tree.shape, inputs).astype(tree.dtype)
+            return INPUTS[inputs](jax.random.key(7), tree.shape).astype(tree.dtype)
         return {**tree, rest[0]: _replaced(tree[rest[0]], rest[1:], inputs)}
 
     return weights

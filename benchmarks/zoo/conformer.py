@@ -20,7 +20,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32, network_case
+from benchmarks.zoo.case import (
+    Size,
+    TrainCase,
+    at_least_float32,
+    drawn,
+    network_case,
+    numbers,
+    whole,
+)
 from benchmarks.zoo.layers import Dtype, SelfAttention
 from benchmarks.zoo.unet import sinusoids
 
@@ -100,11 +108,7 @@ def conformer(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         said = jnp.zeros(letters.shape, wide.dtype)
         return jnp.mean(optax.ctc_loss(wide, whole, letters, said)) / shape.letters
 
-    def draw(key: jax.Array, inputs: str) -> Batch:
-        first, second = jax.random.split(key)
-        spectra = INPUTS[inputs](first, (shape.batch, shape.frames, shape.bands))
-        size = (shape.batch, shape.letters)
-        return spectra, jax.random.randint(second, size, 1, shape.vocabulary)
-
+    spectra = numbers(shape.batch, shape.frames, shape.bands)
+    draw = drawn(spectra, whole((shape.batch, shape.letters), shape.vocabulary, 1))
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     return network_case("Conformer, CTC", Conformer(shape, dtype), draw, optimizer, loss=loss)

@@ -17,7 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, cross_entropy, network_case
+from benchmarks.zoo.case import (
+    Size,
+    TrainCase,
+    cross_entropy,
+    drawn,
+    network_case,
+    numbers,
+    seed,
+    whole,
+)
 from benchmarks.zoo.layers import Drop, Dtype, Perceptron, small_normal
 
 Shape = namedtuple("Shape", "batch image depths widths drop classes layer_scale", defaults=(1e-6,))
@@ -90,16 +99,11 @@ def convnext(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """ConvNeXt-T with AdamW. A batch is images, labels and a seed."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array, jax.Array]:
-        first, second, third = jax.random.split(key, 3)
-        images = INPUTS[inputs](first, (shape.batch, shape.image, shape.image, 3))
-        labels = jax.random.randint(second, (shape.batch,), 0, shape.classes)
-        return images, labels, jax.random.bits(third, (), jnp.uint32)
-
+    images = numbers(shape.batch, shape.image, shape.image, 3)
     return network_case(
         "ConvNeXt-T",
         ConvNeXt(shape, dtype),
-        draw,
+        drawn(images, whole((shape.batch,), shape.classes), seed),
         optax.adamw(4e-3, weight_decay=0.05),
         reads=lambda batch: batch[:1],
         loss=lambda logits, batch: cross_entropy(logits, batch[1]),

@@ -120,9 +120,5 @@ def efficientnet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """EfficientNet-B0 with RMSProp, as published."""
     shape = SHAPES[size]
     rmsprop = optax.rmsprop(0.016, decay=0.9, momentum=0.9, eps=1e-3)
-    return classifier_case(
-        "EfficientNet-B0",
-        EfficientNet(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.chain(optax.add_decayed_weights(1e-5), rmsprop),
-    )
+    optimizer = optax.chain(optax.add_decayed_weights(1e-5), rmsprop)
+    return classifier_case("EfficientNet-B0", EfficientNet(shape, dtype), shape, optimizer)

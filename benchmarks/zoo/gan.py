@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, State, TrainCase, Tree, at_least_float32
+from benchmarks.zoo.case import Size, State, TrainCase, Tree, at_least_float32, drawn, numbers, seed
 from benchmarks.zoo.layers import Dtype, small_normal
 
 
@@ -187,20 +187,16 @@ class _Game:
         )
         return first + second
 
-    def batch(self, key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        size = (self.shape.batch, self.shape.image, self.shape.image, 3)
-        return INPUTS[inputs](first, size), jax.random.bits(second, (), jnp.uint32)
-
 
 def gan(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A DCGAN. A batch is real images and a seed."""
-    game = _Game(SHAPES[size], dtype)
+    shape = SHAPES[size]
+    game = _Game(shape, dtype)
     return TrainCase(
         "GAN, DCGAN",
         game.loss,
         lambda key: game.variables(key)[0],
-        game.batch,
+        drawn(numbers(shape.batch, shape.image, shape.image, 3), seed),
         step=game.step,
         start=game.start,
     )

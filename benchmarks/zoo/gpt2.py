@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case
-from benchmarks.zoo.layers import Block, Dtype, causal_mask, drawn_from, small_normal
+from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case, whole
+from benchmarks.zoo.layers import Block, Dtype, causal_mask, small_normal
 
 Shape = namedtuple("Shape", "batch length layers width heads vocabulary context")
 """Numbers of a language model and its batch."""
@@ -92,53 +92,39 @@ def next_tokens(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 def language_model_case(
     name: str,
     model: nn.Module,
-    size: tuple[int, int, int],
-    hostile: tuple[str, ...],
+    shape: Any,
+    hostile: str,
     loss: Callable[[Any, Any], jax.Array] = next_tokens,
 ) -> TrainCase:
-    """A case that predicts the next token, with clipping and AdamW.
+    """A case that predicts the next token, with clipping and AdamW of nanoGPT's settings.
 
     Args:
         name: for tables.
         model: maps tokens to logits.
-        size: batch, length, vocabulary.
-        hostile: path of the parameter that hostile inputs replace.
+        shape: has ``batch``, ``length`` and ``vocabulary``.
+        hostile: the embedding that hostile inputs replace, since tokens are whole numbers.
         loss: of what the model returns, and the tokens.
     """
-    batch, length, vocabulary = size
-
-    def draw(key: jax.Array, inputs: str) -> jax.Array:
-        del inputs  # tokens are whole numbers: an embedding is hostile instead
-        return jax.random.randint(key, (batch, length + 1), 0, vocabulary)
-
+    adamw = optax.adamw(6e-4, b1=0.9, b2=0.95, weight_decay=0.1)
     return network_case(
         name,
         model,
-        draw,
-        clipped_adamw(),
+        whole((shape.batch, shape.length + 1), shape.vocabulary),
+        optax.chain(optax.clip_by_global_norm(1.0), adamw),
         reads=lambda tokens: (tokens[:, :-1],),
         loss=loss,
-        weights=hostile_leaf(hostile, drawn_from),
+        weights=hostile_leaf(hostile, "embedding"),
     )
-
-
-def clipped_adamw() -> optax.GradientTransformation:
-    """AdamW with nanoGPT's settings."""
-    adamw = optax.adamw(6e-4, b1=0.9, b2=0.95, weight_decay=0.1)
-    return optax.chain(optax.clip_by_global_norm(1.0), adamw)
 
 
 def gpt2(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """GPT-2 small, its twelve layers one after another."""
     shape = SHAPES[size]
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
-    model = GPT2(shape, dtype=dtype)
-    return language_model_case("GPT-2 small", model, dimensions, ("position", "embedding"))
+    return language_model_case("GPT-2 small", GPT2(shape, dtype=dtype), shape, "position")
 
 
 def gpt2_scan(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """GPT-2 small, a scan over its layers with a checkpoint around each."""
     shape = SHAPES[size]
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
     model = GPT2(shape, scan=True, dtype=dtype)
-    return language_model_case("GPT-2 small, scan", model, dimensions, ("position", "embedding"))
+    return language_model_case("GPT-2 small, scan", model, shape, "position")

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.zoo.case import INPUTS, at_least_float32
+from benchmarks.zoo.case import at_least_float32
 
 Dtype = Any
 """A half type, float64, or None for float32."""
@@ -126,11 +126,6 @@ class Block(nn.Module):
         x = x + SelfAttention(self.heads, self.dtype)(norm()(x), mask)
         hidden = 4 * x.shape[-1]
         return x + Perceptron(hidden, self.dtype, self.approximate)(norm()(x))
-
-
-def drawn_from(key: jax.Array, shape: tuple[int, ...], inputs: str) -> jax.Array:
-    """Numbers of one of the input distributions."""
-    return INPUTS[inputs](key, shape)
 
 
 class Drop(nn.Module):

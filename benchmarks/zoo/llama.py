@@ -112,6 +112,4 @@ class Llama(nn.Module):
 def llama(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Llama 3.2 1B."""
     shape = SHAPES[size]
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
-    hostile = ("token", "embedding")
-    return language_model_case("Llama 3.2 1B", Llama(shape, dtype), dimensions, hostile)
+    return language_model_case("Llama 3.2 1B", Llama(shape, dtype), shape, "token")

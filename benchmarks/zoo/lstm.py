@@ -22,10 +22,13 @@ from benchmarks.zoo.case import (
     TrainCase,
     at_least_float32,
     cross_entropy,
+    drawn,
     hostile_leaf,
     network_case,
+    seed,
+    whole,
 )
-from benchmarks.zoo.layers import Drop, Dtype, drawn_from
+from benchmarks.zoo.layers import Drop, Dtype
 
 Shape = namedtuple("Shape", "batch length layers width vocabulary drop")
 """Numbers of an LSTM language model and its batch."""
@@ -93,19 +96,15 @@ def lstm(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """The large LSTM language model. A batch is tokens and a seed."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        del inputs  # tokens are whole numbers: their embedding is hostile instead
-        first, second = jax.random.split(key)
-        tokens = jax.random.randint(first, (shape.batch, shape.length + 1), 0, shape.vocabulary)
-        return tokens, jax.random.bits(second, (), jnp.uint32)
-
+    # Tokens are whole numbers: their embedding is hostile instead.
+    tokens = whole((shape.batch, shape.length + 1), shape.vocabulary)
     return network_case(
         "LSTM language model",
         LanguageModel(shape, dtype),
-        draw,
+        drawn(tokens, seed),
         optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(1.0)),
         reads=lambda batch: (batch[0][:, :-1],),
         loss=lambda logits, batch: cross_entropy(logits, batch[0][:, 1:]),
         seeded=True,
-        weights=hostile_leaf(("token", "embedding"), drawn_from),
+        weights=hostile_leaf("token", "embedding"),
     )

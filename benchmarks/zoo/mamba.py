@@ -128,5 +128,4 @@ class Mamba(nn.Module):
 def mamba(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Four layers of Mamba with AdamW."""
     shape = SHAPES[size]
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
-    return language_model_case("Mamba", Mamba(shape, dtype), dimensions, ("token", "embedding"))
+    return language_model_case("Mamba", Mamba(shape, dtype), shape, "token")

@@ -70,9 +70,5 @@ def mixer(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """MLP-Mixer S/16 with AdamW and clipping."""
     shape = SHAPES[size]
     adamw = optax.adamw(1e-3, weight_decay=0.1)
-    return classifier_case(
-        "MLP-Mixer S/16",
-        Mixer(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.chain(optax.clip_by_global_norm(1.0), adamw),
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    return classifier_case("MLP-Mixer S/16", Mixer(shape, dtype), shape, optimizer)

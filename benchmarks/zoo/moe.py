@@ -18,20 +18,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.zoo.case import (
-    Size,
-    TrainCase,
-    at_least_float32,
-    cross_entropy,
-)
+from benchmarks.zoo.case import Size, TrainCase, at_least_float32, cross_entropy
 from benchmarks.zoo.gpt2 import language_model_case
-from benchmarks.zoo.layers import (
-    Block,
-    Dtype,
-    SelfAttention,
-    causal_mask,
-    small_normal,
-)
+from benchmarks.zoo.layers import Block, Dtype, SelfAttention, causal_mask, small_normal
 
 Shape = namedtuple(
     "Shape", "batch length layers width heads vocabulary experts chosen room", defaults=(8, 2, 1.25)
@@ -157,7 +146,5 @@ def mixture_of_experts(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         logits, balance = found
         return cross_entropy(logits, tokens[:, 1:]) + 0.01 * balance
 
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
-    hostile = ("position", "embedding")
     model = MixtureOfExperts(shape, dtype)
-    return language_model_case("Mixture of experts", model, dimensions, hostile, loss)
+    return language_model_case("Mixture of experts", model, shape, "position", loss)

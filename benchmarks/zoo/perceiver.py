@@ -86,9 +86,5 @@ class Perceiver(nn.Module):
 def perceiver(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A Perceiver with LAMB, as published."""
     shape = SHAPES[size]
-    return classifier_case(
-        "Perceiver",
-        Perceiver(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.lamb(4e-3, weight_decay=0.1),
-    )
+    optimizer = optax.lamb(4e-3, weight_decay=0.1)
+    return classifier_case("Perceiver", Perceiver(shape, dtype), shape, optimizer)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
+from benchmarks.zoo.case import Size, TrainCase, drawn, network_case, numbers, whole
 from benchmarks.zoo.layers import Dtype
 
 Shape = namedtuple("Shape", "batch points levels last head classes")
@@ -105,9 +105,5 @@ def pointnet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """PointNet++ with Adam. A batch is points and labels."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        places = INPUTS[inputs](first, (shape.batch, shape.points, 3))
-        return places, jax.random.randint(second, (shape.batch,), 0, shape.classes)
-
+    draw = drawn(numbers(shape.batch, shape.points, 3), whole((shape.batch,), shape.classes))
     return network_case("PointNet++", PointNet(shape, dtype), draw, optax.adam(1e-3))

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
+from benchmarks.zoo.case import Size, TrainCase, drawn, network_case, numbers, whole
 from benchmarks.zoo.layers import Dtype
 
 _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
@@ -97,26 +97,11 @@ class ResNet50(nn.Module):
 
 
 def classifier_case(
-    name: str,
-    model: nn.Module,
-    size: tuple[int, int, int],
-    optimizer: optax.GradientTransformation,
+    name: str, model: nn.Module, shape: Any, optimizer: optax.GradientTransformation
 ) -> TrainCase:
-    """A case that classifies images.
-
-    Args:
-        name: for tables.
-        model: maps images to logits.
-        size: batch, height and width of an image, classes.
-        optimizer: of all parameters.
-    """
-    batch, image, classes = size
-
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        images = INPUTS[inputs](first, (batch, image, image, 3))
-        return images, jax.random.randint(second, (batch,), 0, classes)
-
+    """A case of a network that classifies the images of a shape's ``batch``."""
+    images = numbers(shape.batch, shape.image, shape.image, 3)
+    draw = drawn(images, whole((shape.batch,), shape.classes))
     return network_case(name, model, draw, optimizer)
 
 
@@ -124,9 +109,5 @@ def resnet50(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """ResNet-50."""
     shape = SHAPES[size]
     sgd = optax.sgd(0.1, momentum=0.9, nesterov=True)
-    return classifier_case(
-        "ResNet-50",
-        ResNet50(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.chain(optax.add_decayed_weights(1e-4), sgd),
-    )
+    optimizer = optax.chain(optax.add_decayed_weights(1e-4), sgd)
+    return classifier_case("ResNet-50", ResNet50(shape, dtype), shape, optimizer)

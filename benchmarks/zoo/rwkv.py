@@ -123,5 +123,4 @@ class RWKV(nn.Module):
 def rwkv(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Six layers of RWKV-4 with AdamW."""
     shape = SHAPES[size]
-    dimensions = (shape.batch, shape.length, shape.vocabulary)
-    return language_model_case("RWKV-4", RWKV(shape, dtype), dimensions, ("token", "embedding"))
+    return language_model_case("RWKV-4", RWKV(shape, dtype), shape, "token")

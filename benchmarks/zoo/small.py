@@ -14,10 +14,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import TrainCase, Tree, network_case
+from benchmarks.zoo.case import TrainCase, Tree, drawn, network_case, seed
 
 Batch = tuple[Tree, jax.Array]
 """The inputs of a model, and the targets of its loss."""
@@ -31,35 +30,15 @@ def cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def small_case(
-    name: str,
-    model: nn.Module,
-    draw: Draw,
-    loss: Callable[[Any, Batch], jax.Array] = cross_entropy,
+    name: str, model: nn.Module, draw: Draw, loss: Callable[[Any, Batch], jax.Array] = cross_entropy
 ) -> TrainCase:
-    """A case of one network and AdamW; a batch is what ``draw`` gives and a seed for its draws.
-
-    Args:
-        name: for tables.
-        model: called with the first part of a batch.
-        draw: draws a batch.
-        loss: of what the model returns, and the batch.
-    """
-
-    def seeded(key: jax.Array, inputs: str) -> tuple[Batch, jax.Array]:
-        first, second = jax.random.split(key)
-        return draw(first, inputs), jax.random.bits(second, (), jnp.uint32)
-
+    """A case of one network and AdamW; a batch is what ``draw`` gives and a seed for its draws."""
     return network_case(
         name,
         model,
-        seeded,
+        drawn(draw, seed),
         optax.adamw(1e-3),
         reads=lambda batch: (batch[0][0],),
         loss=lambda found, batch: loss(found, batch[0]),
         seeded=True,
     )
-
-
-def labels(key: jax.Array, shape: tuple[int, ...], classes: int) -> jax.Array:
-    """Whole numbers below ``classes``."""
-    return jax.random.randint(key, shape, 0, classes, jnp.int32)

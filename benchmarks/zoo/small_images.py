@@ -9,32 +9,31 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32
+from benchmarks.zoo.case import Size, TrainCase, at_least_float32, drawn, numbers, whole
 from benchmarks.zoo.layers import Dtype
-from benchmarks.zoo.small import Batch, labels, small_case
+from benchmarks.zoo.small import Batch, Draw, small_case
 
 
-@dataclasses.dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """Numbers of a batch of images."""
 
     batch: int
     image: int
     classes: int
 
-    def draw(self, key: jax.Array, inputs: str) -> Batch:
+    @property
+    def draw(self) -> Draw:
         """Images and their classes."""
-        first, second = jax.random.split(key)
-        images = INPUTS[inputs](first, (self.batch, self.image, self.image, 3))
-        return images, labels(second, (self.batch,), self.classes)
+        images = numbers(self.batch, self.image, self.image, 3)
+        return drawn(images, whole((self.batch,), self.classes))
 
 
 IMAGES: dict[Size, Images] = {"full": Images(32, 224, 1000), "tiny": Images(4, 32, 10)}
@@ -202,10 +201,7 @@ _VGG: dict[Size, tuple[Stages, int]] = {
     "full": (((64, 2), (128, 2), (256, 3), (512, 3)), 1024),
     "tiny": (((8, 1), (16, 2)), 32),
 }
-_STAGES: dict[Size, Stages] = {
-    "full": ((64, 2), (128, 2), (256, 2)),
-    "tiny": ((8, 1), (16, 2)),
-}
+_STAGES: dict[Size, Stages] = {"full": ((64, 2), (128, 2), (256, 2)), "tiny": ((8, 1), (16, 2))}
 
 
 def vgg(dtype: Dtype = None, size: Size = "full") -> TrainCase:

@@ -13,19 +13,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, at_least_float32
+from benchmarks.zoo.case import Size, TrainCase, at_least_float32, drawn, numbers, whole
 from benchmarks.zoo.layers import Dtype, small_normal
-from benchmarks.zoo.small import Batch, Draw, labels, small_case
+from benchmarks.zoo.small import Batch, Draw, small_case
 
 _CLASSES = 10
 
 
 def _rows(rows: int, columns: int) -> Draw:
-    def draw(key: jax.Array, inputs: str) -> Batch:
-        first, second = jax.random.split(key)
-        return INPUTS[inputs](first, (rows, columns)), labels(second, (rows,), _CLASSES)
-
-    return draw
+    return drawn(numbers(rows, columns), whole((rows,), _CLASSES))
 
 
 class Flow(nn.Module):

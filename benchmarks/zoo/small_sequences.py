@@ -19,13 +19,13 @@ import jax.numpy as jnp
 
 from benchmarks.zoo.case import Size, TrainCase, at_least_float32
 from benchmarks.zoo.layers import Dtype
-from benchmarks.zoo.small import Batch, Draw, labels, small_case
+from benchmarks.zoo.small import Batch, Draw, small_case
 
 
 def _tokens(batch: int, length: int, vocabulary: int) -> Draw:
     def draw(key: jax.Array, inputs: str) -> Batch:
         del inputs  # tokens are whole numbers
-        tokens, targets = labels(key, (2, batch, length), vocabulary)
+        tokens, targets = jax.random.randint(key, (2, batch, length), 0, vocabulary)
         return tokens, targets
 
     return draw
@@ -257,7 +257,7 @@ def seq2seq(dtype: Dtype = None, size: Size = "full") -> TrainCase:
 
     def draw(key: jax.Array, inputs: str) -> Batch:
         del inputs  # tokens are whole numbers
-        source, target, wanted = labels(key, (3, batch, length), vocabulary)
+        source, target, wanted = jax.random.randint(key, (3, batch, length), 0, vocabulary)
         return (source, target), wanted
 
     return small_case("encoder and decoder", Seq2Seq(width, vocabulary, dtype), draw)

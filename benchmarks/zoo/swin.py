@@ -145,9 +145,5 @@ def swin(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """Swin-T with AdamW and clipping."""
     shape = SHAPES[size]
     adamw = optax.adamw(1e-3, weight_decay=0.05)
-    return classifier_case(
-        "Swin-T",
-        Swin(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.chain(optax.clip_by_global_norm(5.0), adamw),
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(5.0), adamw)
+    return classifier_case("Swin-T", Swin(shape, dtype), shape, optimizer)

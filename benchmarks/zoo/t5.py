@@ -20,8 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.zoo.case import Size, TrainCase, cross_entropy, hostile_leaf, network_case
-from benchmarks.zoo.layers import Dtype, attend, causal_mask, drawn_from, small_normal
+from benchmarks.zoo.case import (
+    Size,
+    TrainCase,
+    cross_entropy,
+    drawn,
+    hostile_leaf,
+    network_case,
+    whole,
+)
+from benchmarks.zoo.layers import Dtype, attend, causal_mask, small_normal
 
 _BUCKETS, _FARTHEST = 32, 128
 
@@ -133,19 +141,14 @@ def t5(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """T5 small with Adafactor. A batch is tokens to read and tokens to write."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        del inputs  # tokens are whole numbers: the bias of the scores is hostile instead
-        first, second = jax.random.split(key)
-        read = jax.random.randint(first, (shape.batch, shape.read), 0, shape.vocabulary)
-        size = (shape.batch, shape.written + 1)
-        return read, jax.random.randint(second, size, 0, shape.vocabulary)
-
+    # Tokens are whole numbers: the bias of the scores is hostile instead.
+    read = whole((shape.batch, shape.read), shape.vocabulary)
     return network_case(
         "T5 small",
         T5(shape, dtype),
-        draw,
+        drawn(read, whole((shape.batch, shape.written + 1), shape.vocabulary)),
         optax.adafactor(1e-3),
         reads=lambda batch: (batch[0], batch[1][:, :-1]),
         loss=lambda logits, batch: cross_entropy(logits, batch[1][:, 1:]),
-        weights=hostile_leaf(("encoder_bias",), drawn_from),
+        weights=hostile_leaf("encoder_bias"),
     )

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
+from benchmarks.zoo.case import Size, TrainCase, drawn, network_case, numbers, whole
 from benchmarks.zoo.layers import Dtype, attend
 
 Shape = namedtuple("Shape", "residues features blocks width heads bins", defaults=(64,))
@@ -109,11 +109,7 @@ def triangles(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """A pair stack with Adam after clipping. A batch is features and bins of distances."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        features = INPUTS[inputs](first, (shape.residues, shape.features))
-        size = (shape.residues, shape.residues)
-        return features, jax.random.randint(second, size, 0, shape.bins)
-
+    distances = whole((shape.residues, shape.residues), shape.bins)
+    draw = drawn(numbers(shape.residues, shape.features), distances)
     optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-3))
     return network_case("Triangle updates", PairStack(shape, dtype), draw, optimizer)

@@ -19,12 +19,14 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks.zoo.case import (
-    INPUTS,
     Size,
     TrainCase,
     at_least_float32,
     cross_entropy,
+    drawn,
     network_case,
+    numbers,
+    whole,
 )
 from benchmarks.zoo.layers import Block, Dtype, causal_mask, small_normal
 
@@ -89,16 +91,11 @@ def two_tower(dtype: Dtype = None, size: Size = "full") -> TrainCase:
         labels = jnp.arange(shape.batch)
         return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        images = INPUTS[inputs](first, (shape.batch, shape.image, shape.image, 3))
-        tokens = jax.random.randint(second, (shape.batch, shape.length), 0, shape.vocabulary)
-        return images, tokens
-
+    images = numbers(shape.batch, shape.image, shape.image, 3)
     return network_case(
         "Two towers",
         TwoTowers(shape, dtype),
-        draw,
+        drawn(images, whole((shape.batch, shape.length), shape.vocabulary)),
         optax.adamw(5e-4, weight_decay=0.2),
         reads=lambda batch: batch,
         loss=loss,

@@ -18,12 +18,14 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks.zoo.case import (
-    INPUTS,
     Size,
     TrainCase,
     at_least_float32,
     cross_entropy,
+    drawn,
     network_case,
+    numbers,
+    whole,
 )
 from benchmarks.zoo.layers import Dtype
 
@@ -89,15 +91,11 @@ def unet3d(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     shape = SHAPES[size]
     space = (shape.volume,) * 3
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        volumes = INPUTS[inputs](first, (shape.batch, *space, shape.channels))
-        return volumes, jax.random.randint(second, (shape.batch, *space), 0, shape.classes)
-
+    volumes = numbers(shape.batch, *space, shape.channels)
     return network_case(
         "U-Net 3D",
         UNet3D(shape, dtype),
-        draw,
+        drawn(volumes, whole((shape.batch, *space), shape.classes)),
         optax.sgd(0.01, momentum=0.99, nesterov=True),
         loss=lambda logits, batch: cross_entropy(logits, batch[1]) + overlap(logits, batch[1]),
     )

@@ -55,9 +55,5 @@ def vit(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """ViT-B/16 with AdamW and clipping."""
     shape = SHAPES[size]
     adamw = optax.adamw(3e-4, weight_decay=0.1)
-    return classifier_case(
-        "ViT-B/16",
-        ViT(shape, dtype),
-        (shape.batch, shape.image, shape.classes),
-        optax.chain(optax.clip_by_global_norm(1.0), adamw),
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    return classifier_case("ViT-B/16", ViT(shape, dtype), shape, optimizer)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.zoo.case import INPUTS, Size, TrainCase, network_case
+from benchmarks.zoo.case import Size, TrainCase, drawn, network_case, numbers, whole
 from benchmarks.zoo.layers import Dtype
 
 Shape = namedtuple("Shape", "batch length stacks layers width skip levels", defaults=(256,))
@@ -42,11 +42,7 @@ class Layer(nn.Module):
         width = self.shape.width
         window: tuple[int, ...] = (2,)
         conv = nn.Conv(
-            2 * width,
-            window,
-            kernel_dilation=self.dilation,
-            padding="CAUSAL",
-            dtype=self.dtype,
+            2 * width, window, kernel_dilation=self.dilation, padding="CAUSAL", dtype=self.dtype
         )
         filtered, gate = jnp.split(conv(x), 2, axis=-1)
         y = jnp.tanh(filtered) * nn.sigmoid(gate)
@@ -79,9 +75,6 @@ def wavenet(dtype: Dtype = None, size: Size = "full") -> TrainCase:
     """WaveNet with Adam. A batch is samples and the levels that follow them."""
     shape = SHAPES[size]
 
-    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
-        first, second = jax.random.split(key)
-        size = (shape.batch, shape.length)
-        return INPUTS[inputs](first, size), jax.random.randint(second, size, 0, shape.levels)
-
+    sound = (shape.batch, shape.length)
+    draw = drawn(numbers(*sound), whole(sound, shape.levels))
     return network_case("WaveNet", WaveNet(shape, dtype), draw, optax.adam(1e-3))

@@ -38,6 +38,12 @@ class Finding:
     bytes: int = 0
     share: float | None = None
 
+    @property
+    def named(self) -> tuple[str, str]:
+        """The name scope and name of the operation, and how many more have the problem."""
+        name = f"{self.scope}/{self.operation}" if self.scope else self.operation
+        return name, f" and {self.count - 1} more" if self.count > 1 else ""
+
 
 @dataclasses.dataclass(frozen=True)
 class AdviceRecord:

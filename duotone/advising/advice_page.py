@@ -19,8 +19,7 @@ def advice_section(advice: AdviceRecord) -> dict[str, Any]:
 
 
 def _of_advice(f: Finding) -> dict[str, str]:
-    name = f"{f.scope}/{f.operation}" if f.scope else f.operation
-    more = f" and {f.count - 1} more" if f.count > 1 else ""
+    name, more = f.named
     where = f"{short_source(f.source)}: {name}{more}" if f.operation else ""
     title = f"{f.kind}: {f.what}"
     return {"title": title, "where": where, "cost": cost_of(f), "remedy": f.remedy}

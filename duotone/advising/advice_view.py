@@ -16,11 +16,7 @@ _INDENT = "   "
 
 
 class AdviceView(Lines):
-    """A record as a rich renderable.
-
-    Args:
-        record: the advice.
-    """
+    """A record as a rich renderable."""
 
     widest = 80
 
@@ -56,9 +52,8 @@ def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
     yield f"{number}. {f.kind}: {cost_of(f)}"
     yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     if f.operation:
-        more = f" and {f.count - 1} more" if f.count > 1 else ""
+        name, more = f.named
         line = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
-        name = f"{f.scope}/{f.operation}" if f.scope else f.operation
         room = max(width - len(line) - len(more), 8)
         yield line + ending(name, room) + more
     yield from textwrap.wrap(

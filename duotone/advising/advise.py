@@ -168,11 +168,8 @@ def _form(forms: Forms, target: Target) -> str:
         return WRITTEN  # rewritten programs inside
     if same == DUOTONE:
         return DUOTONE
-    return (
-        WRITTEN
-        if is_half_by_hand(StepModel(forms.record(target, FLOAT32), target, ""))
-        else DUOTONE
-    )
+    plain = StepModel(forms.record(target, FLOAT32), target, "")
+    return WRITTEN if is_half_by_hand(plain) else DUOTONE
 
 
 def _form_in_words(form: str, model: StepModel) -> str:
@@ -245,11 +242,9 @@ def _signature(
     """
     arrays, signature = flatten_call(name, args, kwargs)
     names = argument_names(step, signature)
-    found = {n: jax.typeof(array).str_short() for n, array in zip(names, arrays, strict=True)}
-    found = {
-        n: f"{kind} (weak)" if getattr(jax.typeof(a), "weak_type", False) else kind
-        for (n, kind), a in zip(found.items(), arrays, strict=True)
-    }
+    found = {}
+    for n, aval in zip(names, map(jax.typeof, arrays), strict=True):
+        found[n] = aval.str_short() + " (weak)" * bool(getattr(aval, "weak_type", False))
     as_arrays = settings_of(step) is None and hasattr(step, "lower")
     everything = argument_names(step, Signature(signature.tree, ()))
     for position, leaf in signature.statics:

@@ -136,10 +136,6 @@ class StepModel:
 
         The remedy of a step that is too small for the device is a larger batch. Other findings must
         not depend on whether the user applied it.
-
-        Args:
-            cost: seconds or bytes, as :meth:`cost`.
-            least: the least share that matters.
         """
         work = self.total - self.launches
         if self.launch_bound:

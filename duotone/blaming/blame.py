@@ -117,16 +117,7 @@ def look(
     policy: Policy | None,
     report: Callable[[str], object],
 ) -> Blame:
-    """Runs :func:`blame` and reports each stage before it starts, as most compile a program.
-
-    Args:
-        step: as for :func:`blame`.
-        args: arguments of the step.
-        kwargs: its keyword arguments.
-        dtype: as for :func:`blame`.
-        policy: as for :func:`blame`.
-        report: called with the name of each stage.
-    """
+    """Runs :func:`blame` and reports each stage before it starts, as most compile a program."""
     check_callable("blame", step)
     check_settings("blame", dtype, policy)
     arrays, signature = flatten_call(describe_callable(step), args, kwargs)
@@ -138,10 +129,8 @@ def look(
         _check_on(step, dtype)
         function = _rewritten(step, dtype, policy, signature, arrays)
         program = instrumented(function, signature, arrays)
-        _check_data(describe_callable(step), program.arguments, arrays)
-        _keep(key, program)
-    else:
-        _check_data(describe_callable(step), program.arguments, arrays)
+    _check_data(describe_callable(step), program.arguments, arrays)
+    _keep(key, program)
     report("the step next to float32")
     rows = program.rows(arrays)
     record = program.blamed(rows)
@@ -157,13 +146,7 @@ def look(
 
 
 def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
-    """Traces a function that contains rewritten programs, to run it with its reference.
-
-    Args:
-        function: the function.
-        signature: the signature of the call.
-        arrays: the arrays among its arguments, which may be traced.
-    """
+    """Traces a function that contains rewritten programs, to run it with its reference."""
     with collecting(marks=True) as collection:
         traced = trace(function, signature, arrays)
     return Instrumented(traced, collection, _half_of(function, collection))
@@ -284,9 +267,8 @@ class Instrumented:
         self.half = half
         self.saturates = any(map(_saturates, collection.marked))
         outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]
-        self.is_loss = [out.shape for out in outs if jnp.issubdtype(out.dtype, jnp.floating)] == [
-            ()
-        ]
+        shapes = [out.shape for out in outs if jnp.issubdtype(out.dtype, jnp.floating)]
+        self.is_loss = shapes == [()]
         self.reference: Instrumented | None = None
         self._references, self._results = References(LOOK, HANDLERS), list[int]()
         self._look = jax.jit(functools.partial(self._noted, LOOK))
@@ -318,12 +300,7 @@ class Instrumented:
         )
 
     def is_result_finite(self, rows: Any, position: int) -> bool:
-        """Returns True if a result is finite in float32.
-
-        Args:
-            rows: the result of :meth:`rows`.
-            position: the index of the result.
-        """
+        """Returns True if a result is finite in float32."""
         site = self._results[position]
         return site < 0 or math.isinf(rows[site, FULL_TICK])
 

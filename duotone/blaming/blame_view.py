@@ -18,12 +18,7 @@ _SOURCE, _FIGURE = 22, 8
 
 
 class BlameView(Lines):
-    """A record as a rich renderable.
-
-    Args:
-        record: the record.
-        rows: the number of lines of each ranking.
-    """
+    """A record as a rich renderable."""
 
     def __init__(self, record: BlameRecord, rows: int = MOST_ROWS) -> None:
         self._record, self._rows = record, rows

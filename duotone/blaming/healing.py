@@ -129,11 +129,7 @@ class Healer:
             self._watch(bad, finite, before.last_finite, *counts)
 
     def unseen(self, why: str) -> None:
-        """Warns once that healing is on but no step is watched.
-
-        Args:
-            why: the reason.
-        """
+        """Warns once that healing is on but no step is watched."""
         if self.after and not self._attends and not self._gave_up:
             self._give_up("%s, so overflows in its steps are not seen.", why)
 
@@ -169,11 +165,7 @@ class Healer:
         jax.lax.cond(bad, call, lambda *flags: None, bad, *flags)
 
     def _look_at(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        bad: Any,
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], bad: Any
     ) -> None:
         """Runs a step that overflowed with its reference, and passes the rows to the host."""
         name = describe_callable(function)

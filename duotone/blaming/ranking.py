@@ -85,10 +85,7 @@ def _number(run: StepRun, k: int, reads: list[int]) -> float:
 def order(run: StepRun, sizes: np.ndarray) -> list[list[int]]:
     """Sorts sites by size in two groups, the user's own lines and others, greatest first.
 
-    Args:
-        run: the run.
-        sizes: the figure of each site. Sites of size 0, and results that only move a value, are
-            left out.
+    Sites of size 0, and results that only move a value, are left out.
     """
     moved = {k for k in run.results if k >= 0 and _moves(run.sites[k])}
     groups: list[list[int]] = [[], []]
@@ -106,8 +103,7 @@ def _is_users(site: ValueSite) -> bool:
         return True
     if region_of([name for name, by in site.names if not by]) == UPDATE:
         return False
-    lines = (_jax.source_line(eqn) for eqn in (site.eqn, *reversed(site.around)))
-    first = next((line for line in lines if line != _jax.NO_SOURCE), "")
+    first = site.first_known(_jax.source_line(site.eqn))
     return not _jax.LIBRARIES & set(Path(first.partition(" > ")[0]).parts)
 
 

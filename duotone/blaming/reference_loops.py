@@ -16,10 +16,8 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.blaming.reference_run import Handler, Reference, References, rejoined
+from duotone.blaming.reference_run import Handler, Names, Reference, References, rejoined
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
-
-Names = tuple[tuple[str, bool], ...]
 
 
 def _packed(
@@ -104,9 +102,8 @@ class _Body:
 
     def results(self, arrays: Sequence[Any]) -> list[Reference]:
         """Returns the carries after the loop."""
-        return _unpacked(
-            arrays, self.shared, [reference.site for reference in self.after[: len(self.shared)]]
-        )
+        sites = [reference.site for reference in self.after[: len(self.shared)]]
+        return _unpacked(arrays, self.shared, sites)
 
 
 def _scan(
@@ -124,22 +121,10 @@ def _scan(
         return t.run(jaxpr, [*consts, *carry, *_unpacked(x, sliced, sites)], names, path)
 
     body = _Body(t, run, first, [var.aval for var in opened.invars[num_consts:split]])
-    slices = [
-        array
-        for reference in xs
-        for array in {id(a): a for a in (reference.plain, reference.full)}.values()
-    ]
-    one = (
-        [
-            jax.tree.map(lambda a: jnp.zeros(a.shape[1:], a.dtype), s) if not _extended(s) else s[0]
-            for s in slices
-        ]
-        if length
-        else []
-    )
+    slices = [array for reference in xs for array in reference.arrays]
     if not length:
         return _empty(eqn, operands)
-    body.find_carries(one)
+    body.find_carries([s[0] if _extended(s) else jnp.zeros(s.shape[1:], s.dtype) for s in slices])
     keys, avals = body.keys, [var.aval for var in opened.outvars[num_carry:]]
     stacked = [reference.shared for reference in body.after[num_carry:]]
 
@@ -271,11 +256,7 @@ def _shard_map(
         t.watching = True
         return tuple(_packed(results, [False] * len(results), local))
 
-    given = [
-        a
-        for reference in operands
-        for a in ((reference.plain,) if reference.shared else (reference.plain, reference.full))
-    ]
+    given = [array for reference in operands for array in reference.arrays]
     specs = {"in_specs": tuple(enter), "out_specs": tuple(leave)}
     arrays = jax.shard_map(run, **{**arguments, **specs})(*given)
     results = _unpacked(arrays, [False] * len(local), [-1] * len(local))

@@ -36,6 +36,8 @@ MOVING |= {"copy_p", "duotone_instead", "reduce_precision"}
 """Operations that only move values. Their results have no site of their own."""
 _CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom_vjp_call".split())
+Names = tuple[tuple[str, bool], ...]
+"""A name stack: names, and whether each is that of a transformation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class ValueSite:
 
     Attributes:
         eqn: the equation.
-        names: its name stack: names, and whether each is that of a transformation.
+        names: its name stack.
         dtype: the dtype of the value.
         shape: the shape of the value.
         reads: sites of the operands.
@@ -53,12 +55,17 @@ class ValueSite:
     """
 
     eqn: Any
-    names: tuple[tuple[str, bool], ...]
+    names: Names
     dtype: str
     shape: tuple[int, ...]
     reads: tuple[int, ...]
     loop: bool
     around: tuple[Any, ...] = ()
+
+    def first_known(self, source: str) -> str:
+        """Returns a source line, or that of the nearest enclosing equation if JAX knows none."""
+        lines = (source, *map(_jax.source_line, reversed(self.around)))
+        return next((line for line in lines if line != _jax.NO_SOURCE), source)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +80,11 @@ class Reference:
     def shared(self) -> bool:
         """True if a value is its own reference."""
         return self.plain is self.full
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The value, and its reference if that is another one."""
+        return (self.plain,) if self.shared else (self.plain, self.full)
 
 
 NUMBER = -2
@@ -89,10 +101,6 @@ def reference_of(plain: Any, site: int = -1) -> Reference:
 class References:
     """One run of a program and its reference.
 
-    Args:
-        kind: the kind of row that each value gets.
-        handlers: runs an equation with loops or branches, by primitive name.
-
     Attributes:
         sites: by number, in the order in which the run first meets them.
         readers: for each site, the name stacks of the equations that read it.
@@ -106,7 +114,7 @@ class References:
     def __init__(self, kind: RowKind, handlers: Mapping[str, Handler]) -> None:
         self.kind, self._handlers = kind, handlers
         self.sites: list[ValueSite] = []
-        self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
+        self.readers: dict[int, set[Names]] = {}
         self.notes: dict[int, Note] = {}
         self.left: list[tuple[Sequence[int], Any]] = []
         self.tick: Any = jnp.int32(0)
@@ -119,17 +127,10 @@ class References:
         self,
         jaxpr: Any,
         operands: Sequence[Reference],
-        names: tuple[tuple[str, bool], ...] = (),
+        names: Names = (),
         path: tuple[int, ...] = (),
     ) -> list[Reference]:
-        """Runs a program.
-
-        Args:
-            jaxpr: the program.
-            operands: its arguments.
-            names: the name stack around it.
-            path: the positions of the enclosing equations.
-        """
+        """Runs a program."""
         opened = _jax.open_jaxpr(jaxpr)
         env: dict[Any, Reference] = dict(zip(opened.invars, operands, strict=True))
         env.update(zip(opened.constvars, map(reference_of, _jax.consts_of(jaxpr)), strict=True))
@@ -173,12 +174,7 @@ class References:
         return sites
 
     def note(
-        self,
-        key: Any,
-        eqn: Any,
-        names: tuple[tuple[str, bool], ...],
-        reference: Reference,
-        reads: Sequence[int],
+        self, key: Any, eqn: Any, names: Names, reference: Reference, reads: Sequence[int]
     ) -> Reference:
         """Notes a value for a row and returns it with its site."""
         dtype = getattr(reference.plain, "dtype", None)
@@ -232,19 +228,12 @@ def _makers(jaxpr: Any, position: int) -> tuple[Any, ...]:
     return ()
 
 
-Handler = Callable[
-    [References, Any, list[Reference], tuple[tuple[str, bool], ...], tuple[int, ...]],
-    list[Reference],
-]
+Handler = Callable[[References, Any, list[Reference], Names, tuple[int, ...]], list[Reference]]
 """Takes the run, an equation, its operands, the name stack and the path; returns its results."""
 
 
 def _calls(
-    t: References,
-    eqn: Any,
-    operands: list[Reference],
-    names: tuple[tuple[str, bool], ...],
-    path: tuple[int, ...],
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
 ) -> list[Reference]:
     """Runs the program of a call once."""
     jaxpr = next(eqn.params[name] for name in _CALLED if name in eqn.params)
@@ -252,11 +241,7 @@ def _calls(
 
 
 def _leaf(
-    t: References,
-    eqn: Any,
-    operands: list[Reference],
-    names: tuple[tuple[str, bool], ...],
-    path: tuple[int, ...],
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
 ) -> list[Reference]:
     """Binds an equation to the program's values and to their references."""
     for operand in operands:

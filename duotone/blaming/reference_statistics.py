@@ -94,12 +94,7 @@ def _grouped(notes: Sequence[Note]) -> list[list[int]]:
 
 
 def _rows_of_look(notes: Sequence[Note], iteration: Any) -> Any:
-    """Makes rows of overflows and underflows, ``float32[values, WIDTH]``.
-
-    Args:
-        notes: one for each value.
-        iteration: the iteration of the innermost loop.
-    """
+    """Makes rows of overflows and underflows, ``float32[values, WIDTH]``."""
     groups = _grouped(notes)
     found = [_columns(*_stacked_notes([notes[k] for k in group])) for group in groups]
     columns = {c: jnp.concatenate([one[c] for one in found]) for c in found[0]}

@@ -22,7 +22,7 @@ import numpy as np
 from duotone import _jax
 from duotone.blaming import ranking
 from duotone.blaming.findings import BlameRecord, Suspect, Verdict
-from duotone.blaming.reference_run import ValueSite
+from duotone.blaming.reference_run import Names, ValueSite
 from duotone.blaming.reference_statistics import (
     BAD,
     COUNT,
@@ -44,7 +44,6 @@ from duotone.policy.regions import LOSS_SCALE, without_regions
 
 _MATTERS = 0.01
 """The share of elements that became 0 from which on a site is pinned."""
-Names = tuple[tuple[str, bool], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +109,7 @@ class StepRun:
 
 
 def blamed(run: StepRun, half: str) -> BlameRecord:
-    """Finds the operation to blame in a run, and the cause.
-
-    Args:
-        run: the run.
-        half: the half type of the programs in it.
-    """
+    """Finds the operation to blame in a run, and the cause."""
     inputs = _bad_inputs(run)
     scale, fitting = _scales(run)
     first, culprit, pins = _first_bad(run), None, ()
@@ -213,14 +207,7 @@ def _emptied_before(run: StepRun, site: int) -> set[int]:
 
 
 def _pins(run: StepRun, first: int, culprit: int | None, *, scale_helps: bool) -> list[str]:
-    """Returns patterns of the operations that make or read a half value that does not fit.
-
-    Args:
-        run: the run.
-        first: the first site that is not finite.
-        culprit: the site whose numbers became 0, if that is the cause.
-        scale_helps: whether the backward pass fits at a lower loss scale.
-    """
+    """Returns patterns of the operations that make or read a half value that does not fit."""
     sites = [] if culprit is not None else [first]
     sites += [] if culprit is None else sorted(_emptied_before(run, culprit))
     for k in range(len(run.sites)):
@@ -261,13 +248,7 @@ def _of_float32(run: StepRun, inputs: Sequence[str]) -> tuple[Verdict, int | Non
 
 
 def _origin(run: StepRun, bad: np.ndarray, starts: Sequence[int]) -> int:
-    """Follows the earliest of some sites back to the first ancestor that is not finite.
-
-    Args:
-        run: the run.
-        bad: for each site, whether its reference is ever not finite.
-        starts: sites whose reference is not finite.
-    """
+    """Follows the earliest of some sites back to the first ancestor that is not finite."""
 
     def moment(k: int) -> tuple[float, int]:
         return float(run.rows[k, FULL_TICK]), k
@@ -320,17 +301,11 @@ def _described(run: StepRun, at: ValueSite) -> tuple[str, str, str, str]:
     if found is not None:
         painted, node = found
         rule = str(painted.painting.rules[node.index])
-        return node.op, node.scope, _first_known(str(node.source), at), rule
+        return node.op, node.scope, at.first_known(str(node.source)), rule
     own = str(at.eqn.primitive.name)
     name = "dot_general" if own == OWN_DOT else own
     scopes = without_regions(without_marks(name for name, by in at.names if not by))
-    return name, "/".join(scopes), _first_known(_jax.source_line(at.eqn), at), ""
-
-
-def _first_known(source: str, at: ValueSite) -> str:
-    """Returns a source line, or that of the nearest enclosing equation if JAX knows none."""
-    lines = (source, *map(_jax.source_line, reversed(at.around)))
-    return next((line for line in lines if line != _jax.NO_SOURCE), source)
+    return name, "/".join(scopes), at.first_known(_jax.source_line(at.eqn)), ""
 
 
 def _ranked(run: StepRun, sizes: np.ndarray, *, is_error: bool) -> tuple[Suspect, ...]:

@@ -15,12 +15,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """The arguments of a function whose first axis is the batch.
-
-    Attributes:
-        positions: positions of those arguments.
-        size: how many examples they have.
-    """
+    """The positions of the arguments whose first axis is the batch, and its size."""
 
     positions: tuple[int, ...]
     size: int

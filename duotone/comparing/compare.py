@@ -155,11 +155,7 @@ class ComparisonPlan:
         return len(self.targets) * (len(FORMS) - len(self._same_as))
 
     def run(self, report: Callable[[str], None] = lambda program: None) -> Comparison:
-        """Makes the comparison.
-
-        Args:
-            report: called with the target and form of each program before it is made.
-        """
+        """Makes the comparison."""
         rows: list[ComparisonRow] = []
         notes: dict[str, list[str]] = {}
         for target in self.targets:

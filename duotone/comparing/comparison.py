@@ -107,11 +107,7 @@ class ComparisonRow:
 
 
 def make_row(
-    cost: ProgramCost,
-    target: Target,
-    form: str,
-    half: str,
-    bounds: tuple[float, float] | None,
+    cost: ProgramCost, target: Target, form: str, half: str, bounds: tuple[float, float] | None
 ) -> ComparisonRow:
     """Makes a row; leaves its speed-up unset.
 
@@ -164,12 +160,7 @@ def _half_of(cost: ProgramCost) -> str:
 
 
 def without_estimate(row: ComparisonRow, doubt: str) -> ComparisonRow:
-    """Returns a row without the figures that a doubt is about; bounds and memory stay.
-
-    Args:
-        row: an estimate.
-        doubt: why it may be far off; empty if nothing speaks against it.
-    """
+    """Returns a row without the figures that a doubt is about; bounds and memory stay."""
     if not doubt:
         return row
     none = {"seconds": 0.0, "bytes": 0, "kernel_count": 0, "most_expensive": (), "time_by": {}}

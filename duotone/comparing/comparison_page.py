@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from duotone.comparing.comparison import DUOTONE, ComparisonRow, SideBySide
-from duotone.comparing.comparison_view import duration
+from duotone.comparing.comparison_view import cells_of, duration
 from duotone.explaining.page.tables import bar, section, table
 from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
@@ -60,17 +60,12 @@ def _form(row: ComparisonRow, columns: Sequence[str], most: float) -> list[Any]:
     name = f"{row.form} ({row.half})" if row.half else row.form
     if row.same_as:
         return [name, f"the same as {row.same_as}", *[""] * (len(columns) - 2)]
-    by = row.bounded_by
+    known = cells_of(row)
     cells = {
+        **known,
         "": name,
-        "time": bar(row.seconds, most, "?" if row.doubt else duration(row.seconds)),
-        "least": duration(row.least_seconds or 0.0),
-        "most": duration(row.most_seconds or 0.0),
-        "speed-up": "" if row.speedup is None else f"{row.speedup:.2f}x",
-        "bytes": "?" if row.doubt else amount(row.bytes, "B"),
-        "memory": amount(row.memory, "B") + (" (does not fit)" if row.fits is False else ""),
-        "FLOPs in half": f"{row.half_flops_share:.0%}" if row.flops else "",
-        "bounded by": f"{by} {row.time_by[by]:.0%}" if by else "",
+        "time": bar(row.seconds, most, known["time"]),
+        "memory": known["memory"] + (" (does not fit)" if row.fits is False else ""),
         "largest batch, about": "" if row.largest_batch is None else str(row.largest_batch),
         "sends": amount(sum(row.sent.values()), "B"),
     }

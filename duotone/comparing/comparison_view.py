@@ -16,11 +16,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 class ComparisonView(Lines):
-    """A comparison as a rich renderable.
-
-    Args:
-        seen: the comparison.
-    """
+    """A comparison as a rich renderable."""
 
     widest = 80
 
@@ -65,20 +61,24 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
 def _row(row: ComparisonRow, width: int) -> str:
     if row.same_as:
         return columns(width, (row.form, 10), (f"the same as {row.same_as}", 0))
-    most = row.bounded_by
-    by = f"{most} {row.time_by[most]:.0%}" if most else ""
-    return _cells(
-        width,
-        row.form,
-        duration(row.least_seconds or 0.0),
-        "?" if row.doubt else duration(row.seconds),
-        duration(row.most_seconds or 0.0),
-        "" if row.speedup is None else f"{row.speedup:.2f}x",
-        "?" if row.doubt else amount(row.bytes, "B"),
-        amount(row.memory, "B") + ("!" if row.fits is False else ""),
-        f"{row.half_flops_share:.0%}" if row.flops else "",
-        by,
-    )
+    cells = cells_of(row)
+    cells["memory"] += "!" if row.fits is False else ""
+    return _cells(width, row.form, *cells.values())
+
+
+def cells_of(row: ComparisonRow) -> dict[str, str]:
+    """Returns the figures of a row in words, by the name of the column."""
+    by = row.bounded_by
+    return {
+        "least": duration(row.least_seconds or 0.0),
+        "time": "?" if row.doubt else duration(row.seconds),
+        "most": duration(row.most_seconds or 0.0),
+        "speed-up": "" if row.speedup is None else f"{row.speedup:.2f}x",
+        "bytes": "?" if row.doubt else amount(row.bytes, "B"),
+        "memory": amount(row.memory, "B"),
+        "FLOPs in half": f"{row.half_flops_share:.0%}" if row.flops else "",
+        "bounded by": f"{by} {row.time_by[by]:.0%}" if by else "",
+    }
 
 
 def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:

@@ -33,13 +33,7 @@ _ANY = AssumedDevice("any", "cpu")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """A function and the arguments of one call.
-
-    Attributes:
-        function: the function.
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
+    """A function and the arguments of one call."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -68,16 +62,7 @@ class Forms:
         dtype: Any,
         policy: Policy | None,
     ) -> None:
-        """Checks the arguments; traces nothing.
-
-        Args:
-            caller: the public function that the user called, for errors.
-            step: the user's function.
-            args: positional arguments of ``step``.
-            kwargs: keyword arguments of ``step``.
-            dtype: dtype of the form with autocast, as for :func:`duotone.autocast`.
-            policy: policy of the form with autocast, as for :func:`duotone.autocast`.
-        """
+        """Checks the arguments of the public function ``caller``; traces nothing."""
         check_callable(caller, step)
         api.check_settings(caller, dtype, policy)
         for name in _RESERVED:
@@ -102,11 +87,7 @@ class Forms:
         return self._forms[form]
 
     def same_as(self, target: Target) -> dict[str, str]:
-        """Returns the form that has the same program as ``"as written"``; empty if none has.
-
-        Args:
-            target: the device to trace for.
-        """
+        """Returns the form that has the same program as ``"as written"``; empty if none has."""
         settings, form = self.settings, self._forms[WRITTEN]
         if settings is not None and not settings.off:
             asked = self._dtype is not None or self._policy is not None
@@ -200,11 +181,7 @@ def _forms(
 
 
 def without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that runs without any rewrite, also in the functions that it calls.
-
-    Args:
-        function: any function, also a result of :func:`duotone.autocast`.
-    """
+    """Returns a function that runs without any rewrite, also in the functions that it calls."""
 
     @functools.wraps(function, updated=())
     def unrewritten(*args: Any, **kwargs: Any) -> Any:

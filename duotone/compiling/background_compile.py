@@ -20,12 +20,7 @@ _THREAD = concurrent.futures.ThreadPoolExecutor(1, "duotone_background")
 
 
 class Pending:
-    """A program that is compiled in the background.
-
-    Args:
-        name: the name of the program, for errors and the log.
-        compile: compiles it. The process waits for it before it exits.
-    """
+    """A program that is compiled in the background; the process waits for it before it exits."""
 
     def __init__(self, name: str, compile: Callable[[], Any]) -> None:
         self._name, self._lock = name, threading.Lock()
@@ -53,13 +48,7 @@ class Pending:
 
 
 class Swapped:
-    """A program that is ready, and a better one that takes over once it is compiled.
-
-    Args:
-        name: the name of the better program.
-        ready: the program to call until then.
-        compile: compiles the better program, in the background.
-    """
+    """A program that is ready, and a better one that takes over once it is compiled."""
 
     def __init__(
         self, name: str, ready: Callable[..., Any], compile: Callable[[], Callable[..., Any]]

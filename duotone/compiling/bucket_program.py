@@ -39,12 +39,7 @@ class BucketCounts:
 
 
 class BucketProgram:
-    """The program of one bucket.
-
-    Attributes:
-        size: the size of the bucket.
-        ready: whether it is compiled.
-    """
+    """The program of one bucket."""
 
     def __init__(self, size: int) -> None:
         self.size, self.ready = size, False
@@ -97,63 +92,42 @@ class BucketProgram:
 
 
 class Programs:
-    """The cached programs of a function, and the one that is compiled in the background.
-
-    Args:
-        name: the name of the function.
-        most: the size of the cache.
-    """
+    """The cached programs of a function, and the one that is compiled in the background."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
         self._lock = threading.Lock()
         self._kept: collections.OrderedDict[Any, BucketProgram] = collections.OrderedDict()
-        self._asked: set[Any] = (
-            set()
-        )  # submitted to the background; the compilation may have failed
+        # submitted to the background; the compilation may have failed
+        self._asked: set[Any] = set()
         self._busy = threading.Semaphore()
         self._pending: Pending | None = None
-        self._calls = self._compiles = self._hits = self._larger = self._evictions = 0
+        self._counts = dict.fromkeys(("calls", "compiles", "hits", "larger", "evictions"), 0)
 
     @property
     def counts(self) -> BucketCounts:
         """Compiles and hits until now."""
         with self._lock:
-            return BucketCounts(
-                self._calls,
-                self._compiles,
-                self._hits,
-                self._larger,
-                self._evictions,
-                len(self._kept),
-            )
+            return BucketCounts(**self._counts, programs=len(self._kept))
 
     def of(self, key: Any, size: int, *, larger: bool = False) -> BucketProgram:
-        """Returns the program of a call; a new one if there is none.
-
-        Args:
-            key: the key of the call.
-            size: the size of its bucket.
-            larger: whether the call fits into a smaller bucket.
-        """
+        """Returns the program of a call; a new one if there is none."""
         with self._lock:
-            self._calls += 1
+            self._counts["calls"] += 1
             program = self._kept.get(key)
             if program is None:
-                self._compiles += 1
                 program = self._keep(key, BucketProgram(size))
-            elif larger:
-                self._larger += 1
             else:
-                self._hits += 1
+                self._counts["larger" if larger else "hits"] += 1
             self._kept.move_to_end(key)
         return program
 
     def _keep(self, key: Any, program: BucketProgram) -> BucketProgram:
         self._kept[key] = program
+        self._counts["compiles"] += 1
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
-            self._evictions += 1
+            self._counts["evictions"] += 1
         return program
 
     def drop(self, key: Any) -> None:
@@ -177,10 +151,7 @@ class Programs:
     ) -> None:
         """Compiles a program in the background, unless this function is compiling one there.
 
-        Args:
-            key: the key of the call.
-            size: the size of its bucket.
-            compile: traces now, and returns the function to run in the background; both may raise.
+        ``compile`` traces now, and returns the function to run there; both may raise.
         """
         if not self._busy.acquire(blocking=False):
             return
@@ -217,7 +188,6 @@ class Programs:
         with self._lock:
             self._asked.discard(key)
             if key not in self._kept:
-                self._compiles += 1
                 self._keep(key, program)
         self._free()
 
@@ -230,10 +200,6 @@ class ArraysOnly:
     """A user's function as a function from the arrays of a call to the arrays of its results.
 
     The arrays are arguments, not constants; other arguments are part of the program.
-
-    Args:
-        fn: the user's function.
-        name: its name, for errors.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:

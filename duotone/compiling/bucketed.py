@@ -56,17 +56,7 @@ from duotone.policy.arguments import check_callable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """A call with its arguments at the length of a bucket.
-
-    Attributes:
-        size: the size of the bucket.
-        length: the true length.
-        args: positional arguments, padded.
-        kwargs: keyword arguments, padded, with the mask.
-        arrays: the arrays among the arguments.
-        signature: the other arguments.
-        key: the key of the program.
-    """
+    """A call: its true length, and its arguments with the mask at the length of a bucket."""
 
     size: int
     length: int

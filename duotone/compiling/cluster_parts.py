@@ -136,12 +136,7 @@ class Clusters:
 
 
 def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
-    """Returns a program in clusters.
-
-    Args:
-        listing: the program.
-        sizes: the user's sizes.
-    """
+    """Returns a program in clusters."""
     groups: dict[Hashable, list[ClusterPart]] = {}
     for start, end in _stretches(listing, sizes):
         part = _part(listing, start, end)

@@ -68,12 +68,7 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """Returns a program in clusters, with its ``jit`` functions inlined.
-
-    Args:
-        jaxpr: the program.
-        sizes: the user's sizes.
-    """
+    """Returns a program in clusters, with its ``jit`` functions inlined."""
     return find_clusters(list_program(inlined(jaxpr)), sizes)
 
 
@@ -84,15 +79,7 @@ def compile_clusters(
     threads: int,
     options: dict[str, bool] | None = None,
 ) -> ClusterProgram:
-    """Compiles each cluster once.
-
-    Args:
-        clusters: the clusters of the program.
-        arrays: the arguments of a call.
-        donated: positions of the arguments whose buffers may be reused.
-        threads: the number of threads that compile.
-        options: compiler options of each; none if omitted.
-    """
+    """Compiles each cluster once; the buffers of the arguments at ``donated`` may be reused."""
     listing = clusters.listing
     given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
     last = _last_parts(clusters, frozenset(-1 - given - position for position in donated))

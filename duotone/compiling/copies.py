@@ -77,10 +77,6 @@ class Copies:
 def find_copies(listing: Listing, run: CopyRun) -> Copies | None:
     """Returns the largest part of a run whose copies are linked in the same way.
 
-    Args:
-        listing: the program.
-        run: equations with equal keys.
-
     Returns:
         ``None`` if fewer than :data:`FEWEST` copies do.
     """

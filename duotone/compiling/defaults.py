@@ -18,13 +18,7 @@ def jit_is_disabled() -> bool:
 
 @dataclasses.dataclass(slots=True)
 class ClusterDefaults:
-    """Options for calls that do not pass them.
-
-    Attributes:
-        min_cluster_size: the least number of operations of a cluster.
-        max_cluster_size: the most operations of a cluster; ``None`` cuts no part.
-        background: whether to compile the whole program in the background.
-    """
+    """Options for calls that do not pass them."""
 
     min_cluster_size: int = LEAST
     max_cluster_size: int | None = None

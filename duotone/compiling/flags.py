@@ -175,10 +175,6 @@ _IN_WORDS = {"-?d+": "a whole number", "[1-9]d*": "a whole number from 1 on", ".
 def apply_tf_xla_flags(text: str, say: Callable[[str], None]) -> None:
     """Applies the flags of ``TF_XLA_FLAGS`` that have a meaning here, and prints a line for each.
 
-    Args:
-        text: the value of the variable.
-        say: prints one line.
-
     Raises:
         EnvironmentVariableError: as :func:`read_tf_xla_flags`.
         WriteError: the folder of the persistent cache cannot be used.

@@ -6,7 +6,6 @@ To decline loops for another reason, add it to :func:`why_not`; ``duotone cluste
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +65,7 @@ def why_not(listing: Listing, loop: Loop) -> str:
     if not linked and not copies.moving and not any(eqn.effects for eqn in model):
         return "all copies compute the same, which the compiler detects itself"
     fresh = fresh_bytes(listing, loop)
-    traffic = sum(_size(atom) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
+    traffic = sum(aval_bytes(atom.aval) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
     if fresh > copies.count * max(_FRESH_BYTES, traffic * _FRESH_SHARE):
         return (
             f"{_megabytes(fresh)} of operands differ from copy to copy (weights?) and would "
@@ -106,10 +105,6 @@ def depth(listing: Listing, copies: Copies, offset: int) -> int:
     aval = listing.atoms[int(listing.first[copies.start]) + offset].aval
     extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     return max([0 if extended else 1, *distances])
-
-
-def _size(atom: Any) -> int:
-    return aval_bytes(atom.aval)
 
 
 def _megabytes(count: float) -> str:

@@ -30,15 +30,10 @@ class Keys:
 
     def of(self, eqn: _jax.Eqn) -> int:
         """Returns the number of an equation's key."""
+        left_out = () if offsets(eqn) is None else _MOVING[eqn.primitive.name]
         params = tuple(
-            (name, self._param(value))
-            for name, value in eqn.params.items()
-            if name not in _MOVING.get(eqn.primitive.name, ())
+            (name, self._param(value)) for name, value in eqn.params.items() if name not in left_out
         )
-        if offsets(eqn) is not None:
-            params += _extent(eqn)
-        elif eqn.primitive.name in _MOVING:
-            params = tuple((name, self._param(value)) for name, value in eqn.params.items())
         key = (
             eqn.primitive,
             params,
@@ -155,11 +150,6 @@ def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
             return None
         return tuple(low for low, _, _ in config)
     return None
-
-
-def _extent(eqn: _jax.Eqn) -> Any:
-    """Returns a mark instead of the omitted parameters."""
-    return ((f"moving {eqn.primitive.name}", None),)
 
 
 def _context(eqn: _jax.Eqn) -> Any:

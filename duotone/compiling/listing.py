@@ -74,16 +74,11 @@ def is_reference(aval: Any) -> bool:
     return hasattr(aval, "inner_aval")
 
 
-def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
-    """Returns a program as numbers.
-
-    Args:
-        jaxpr: the program.
-        keys: numbers the keys; pass another program's to compare the two.
-    """
+def list_program(jaxpr: _jax.ClosedJaxpr) -> Listing:
+    """Returns a program as numbers."""
     opened = _jax.open_jaxpr(jaxpr)
     eqns = _live(opened)
-    keys = keys or Keys()
+    keys = Keys()
     numbers: dict[Any, int] = {}
     literals: dict[Any, int] = {}
     atoms: dict[int, Any] = {}

@@ -59,20 +59,14 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Join:
-    """A ``stack`` or ``concatenate`` of values that are in stacks.
-
-    Attributes:
-        position: the position of the equation.
-        source: the source of its operands.
-    """
+    """A ``stack`` or ``concatenate`` of values that are in stacks."""
 
     position: int
     source: IterationSource
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """A program with its loops.
+    """Decides which runs of a program become loops.
 
     Attributes:
         listing: the program.
@@ -82,40 +76,16 @@ class LoopPlan:
         lines: one for each run.
     """
 
-    listing: Listing
-    steps: tuple[int | Join | Loop, ...]
-    places: Places
-    wanted: frozenset[StackKey]
-    lines: tuple[Line, ...]
-
-
-def make_plan(listing: Listing) -> LoopPlan:
-    """Decides which runs of a program become loops.
-
-    Args:
-        listing: the program.
-    """
-    planner = _Planner(listing)
-    planner.stretch(0, len(listing.eqns), find_runs(listing.keys, FEWEST))
-    planner.want_single_values()
-    return LoopPlan(
-        listing,
-        tuple(planner.steps),
-        planner.places,
-        frozenset(planner.wanted),
-        tuple(planner.lines),
-    )
-
-
-class _Planner:
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.steps: list[int | Join | Loop] = []
         self.places: Places = {}
         self.wanted: set[StackKey] = set()
         self.lines: list[Line] = []
+        self._stretch(0, len(listing.eqns), find_runs(listing.keys, FEWEST))
+        self._want_single_values()
 
-    def stretch(self, low: int, high: int, runs: list[CopyRun]) -> None:
+    def _stretch(self, low: int, high: int, runs: list[CopyRun]) -> None:
         """Plans the equations from ``low`` to ``high``; ``runs`` are the runs among them."""
         todo: list[tuple[int, int, list[CopyRun], Copies | None]] = [(low, high, runs, None)]
         while todo:
@@ -125,10 +95,9 @@ class _Planner:
                 if isinstance(loop, Loop):
                     self._take(loop)
                 else:
-                    self._decline(copies, loop)
-                    todo.append(
-                        (low, high, [run for run in runs if run.period < copies.period], None)
-                    )
+                    self._line(copies, loop)
+                    shorter = [run for run in runs if run.period < copies.period]
+                    todo.append((low, high, shorter, None))
                 continue
             found = None
             while runs and found is None:
@@ -154,14 +123,12 @@ class _Planner:
             for eqn in self.listing.eqns[low:high]
         )
 
-    def _line(self, copies: Copies, rolled: bool, reason: str, stacked: int = 0) -> None:
+    def _line(self, copies: Copies, reason: str = "", stacked: int = 0) -> None:
+        """Notes why a run does not become a loop; no reason if it does."""
         weights = self.listing.weights[copies.model : copies.model + copies.period]
         where = _jax.source_line(self.listing.eqns[copies.model])
         period = int(weights.sum())
-        self.lines.append(Line(copies.count, period, rolled, reason, where, stacked))
-
-    def _decline(self, copies: Copies, reason: str) -> None:
-        self._line(copies, False, reason)
+        self.lines.append(Line(copies.count, period, not reason, reason, where, stacked))
 
     def _plain(self, position: int) -> None:
         eqn = self.listing.eqns[position]
@@ -250,7 +217,7 @@ class _Planner:
         }
 
     def _take(self, loop: Loop) -> None:
-        self._line(loop.copies, True, "", fresh_bytes(self.listing, loop))
+        self._line(loop.copies, stacked=fresh_bytes(self.listing, loop))
         for source in loop.sources.values():
             self.wanted |= {piece.stack for piece in source.pieces if piece.stack}
         listing, copies = self.listing, loop.copies
@@ -273,7 +240,7 @@ class _Planner:
                     self.places.setdefault(value, []).append((stack, loop.index(copy)))
         self.steps.append(loop)
 
-    def want_single_values(self) -> None:
+    def _want_single_values(self) -> None:
         """Adds the stacks from which single values are read to ``wanted``."""
         loops = {step.number: step for step in self.steps if isinstance(step, Loop)}
         for value in self._single_values():

@@ -118,12 +118,6 @@ def on_host(array: Any) -> np.ndarray:
 def check_same(mine: Any, theirs: Any, padding: str, remedy: str) -> None:
     """Raises unless results with and without padding are equal up to rounding.
 
-    Args:
-        mine: results of the padded call.
-        theirs: results without padding.
-        padding: a description of the padding, for the error.
-        remedy: the remedy, for the error.
-
     Raises:
         ArgumentError: they differ by more than rounding; the message names the first leaf.
     """

@@ -6,8 +6,8 @@ copy reads from more than one copy back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,41 +16,23 @@ from jax import lax
 
 from duotone import _jax
 from duotone.compiling.copies import slots_of
-from duotone.compiling.listing import Listing
 from duotone.compiling.loop_plan import Loop
-from duotone.compiling.sources import IterationSource, StackKey
 
-Finish = Callable[[Callable[..., Any], Loop, Any, Any], Callable[..., Any]]
-"""Takes the body of a loop, the loop, its initial carries and its stacked operands; returns the
-body to bind."""
-
-
-class Values(Protocol):
-    """The values and stacks of a running program."""
-
-    listing: Listing
-    values: dict[int, Any]
-    stacks: dict[StackKey, Any]
-
-    def read(self, value: int) -> Any:
-        """Returns a value by its number."""
-        ...
-
-    def stacked(self, source: IterationSource) -> Any:
-        """Returns the stacked array of a source."""
-        ...
+if TYPE_CHECKING:
+    from duotone.compiling.rerolled_program import ProgramRun
 
 
 class LoopRun:
     """Runs one loop."""
 
-    def __init__(
-        self, run: Values, loop: Loop, wanted: frozenset[StackKey], finish: Finish
-    ) -> None:
+    def __init__(self, run: ProgramRun, loop: Loop) -> None:
         self.run, self.loop, self.listing = run, loop, run.listing
-        self.wanted, self.finish = wanted, finish
-        copies = loop.copies
-        self.slots = list(slots_of(self.listing, copies))
+        self.wanted = run.plan.wanted
+        copies, numbers = loop.copies, itertools.count()
+        self.slots = [
+            (position, [(next(numbers), slot) for slot in slots])
+            for position, slots in slots_of(self.listing, copies)
+        ]
         self.base = int(self.listing.first[copies.start])
         self.model = int(self.listing.first[copies.model])
         self.made = int(self.listing.first[copies.start + copies.period]) - self.base
@@ -58,7 +40,10 @@ class LoopRun:
         self.reads: dict[int, int] = {}  # slot: register
         self.registers: list[tuple[int, int]] = []  # offset, the register before or -1
         self.first: list[Any] = []
-        self._find_registers()
+        for _, slots in self.slots:
+            for index, slot in slots:
+                if slot.kind == "carried":
+                    self.reads[index] = self._chain(slot.offset, slot.values)
         self.lasting = [
             offset
             for offset, used in loop.kept.items()
@@ -67,14 +52,6 @@ class LoopRun:
             and (loop.number, "out", offset) not in self.wanted
             and (loop.number, "early", offset) not in self.wanted
         ]
-
-    def _find_registers(self) -> None:
-        index = 0
-        for _, slots in self.slots:
-            for slot in slots:
-                if slot.kind == "carried":
-                    self.reads[index] = self._chain(slot.offset, slot.values)
-                index += 1
 
     def _chain(self, offset: int, values: tuple[int, ...]) -> int:
         """Returns the register of a result from ``len(values)`` copies ago."""
@@ -111,21 +88,17 @@ class LoopRun:
     def _early(self, each: dict[int, Any]) -> dict[int, Any]:
         """Returns the stacks of the results that are computed before the loop, by offset."""
         stacks: dict[int, Any] = {}
-        index = 0
         for position, slots in self.slots:
-            if position in self.loop.early:
-                eqn = self.listing.eqns[self.loop.copies.model + position]
-                offset = self.listing.results(self.loop.copies.model + position)[0] - self.model
-                if position in self.loop.windows:
-                    array = self.run.read(slots[0].values[0])
-                    stacks[offset] = _windows(array, self.loop, position)
-                else:
-                    slot = slots[0]
-                    stack = each[index] if slot.kind == "each" else stacks[slot.offset]
-                    stacks[offset] = jax.vmap(lambda x, eqn=eqn: _jax.bind_again(eqn, [x])[0])(
-                        stack
-                    )
-            index += len(slots)
+            if position not in self.loop.early:
+                continue
+            eqn = self.listing.eqns[self.loop.copies.model + position]
+            offset = self.listing.results(self.loop.copies.model + position)[0] - self.model
+            index, slot = slots[0]
+            if position in self.loop.windows:
+                stacks[offset] = _windows(self.run.read(slot.values[0]), self.loop, position)
+            else:
+                stack = each[index] if slot.kind == "each" else stacks[slot.offset]
+                stacks[offset] = jax.vmap(lambda x, eqn=eqn: _jax.bind_again(eqn, [x])[0])(stack)
         return stacks
 
     def _hoist(self) -> None:
@@ -133,7 +106,8 @@ class LoopRun:
         for position, slots in self.slots:
             eqn = self.listing.eqns[self.loop.copies.model + position]
             known = all(
-                s.kind == "same" or (s.kind == "inside" and s.offset in self.fixed) for s in slots
+                s.kind == "same" or (s.kind == "inside" and s.offset in self.fixed)
+                for _, s in slots
             )
             if (
                 not known
@@ -146,7 +120,7 @@ class LoopRun:
                 continue
             operands = [
                 self.run.read(s.values[0]) if s.kind == "same" else self.fixed[s.offset]
-                for s in slots
+                for _, s in slots
             ]
             results = self.listing.results(self.loop.copies.model + position)
             made = _jax.bind_again(eqn, operands)
@@ -171,8 +145,9 @@ class LoopRun:
         loop = self.loop
         read_early = self._offsets_read() & set(early)
         early = {offset: early[offset] for offset in sorted(read_early)}
-        used = self._slots_bound()
-        xs = ({index: each[index] for index in each if index in used}, early, moving)
+        bound = [slots for position, slots in self.slots if position not in loop.early]
+        used = {index: each[index] for slots in bound for index, _ in slots if index in each}
+        xs = (used, early, moving)
         avals = {offset: self.listing.atoms[self.model + offset].aval for offset in self.lasting}
         unset = [jnp.zeros(avals[offset].shape, avals[offset].dtype) for offset in self.lasting]
         init = [*self.first, *unset]
@@ -187,7 +162,7 @@ class LoopRun:
             return after, ys
 
         return lax.scan(
-            self.finish(body, loop, init, xs),
+            self.run.finished(body, loop, init, xs),
             init,
             xs,
             length=loop.copies.count,
@@ -198,38 +173,26 @@ class LoopRun:
         found = {offset for offset, _ in self.registers} | set(self.lasting)
         for position, slots in self.slots:
             if position not in self.loop.early:
-                found |= {slot.offset for slot in slots if slot.kind == "inside"}
-        return found
-
-    def _slots_bound(self) -> set[int]:
-        found, index = set(), 0
-        for position, slots in self.slots:
-            if position not in self.loop.early:
-                found |= set(range(index, index + len(slots)))
-            index += len(slots)
+                found |= {slot.offset for _, slot in slots if slot.kind == "inside"}
         return found
 
     def _copy(self, carry: list[Any], each: Any, early: Any, moving: Any) -> dict[int, Any]:
         """Returns the results of one copy, by offset."""
         made = {**self.fixed, **early}
-        index = 0
         for position, slots in self.slots:
-            indices = range(index, index + len(slots))
-            index += len(slots)
             results = self.listing.results(self.loop.copies.model + position)
             offsets = [value - self.model for value in results]
             if position in self.loop.early or (offsets and offsets[0] in made):
                 continue
             operands = []
-            for at, slot in zip(indices, slots, strict=True):
+            for index, slot in slots:
                 if slot.kind == "inside":
                     operands.append(made[slot.offset])
                 elif slot.kind == "carried":
-                    operands.append(carry[self.reads[at]])
+                    operands.append(carry[self.reads[index]])
                 else:
-                    operands.append(
-                        each[at] if slot.kind == "each" else self.run.read(slot.values[0])
-                    )
+                    is_each = slot.kind == "each"
+                    operands.append(each[index] if is_each else self.run.read(slot.values[0]))
             eqn = self.listing.eqns[self.loop.copies.model + position]
             if position in moving:
                 outs = [_moved(eqn, operands, moving[position])]

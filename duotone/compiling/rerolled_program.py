@@ -17,7 +17,7 @@ from jax import lax
 
 from duotone import _jax
 from duotone.compiling.listing import LITERALS, list_program
-from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
+from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan
 from duotone.compiling.rerolled_loops import LoopRun
 from duotone.compiling.sources import IterationSource, Piece, StackKey
 from duotone.jaxpr.running.jaxprs import same_type
@@ -38,16 +38,16 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
     Returns:
         A function from the arguments of the program, as arrays, to its results.
     """
-    plan = make_plan(list_program(jaxpr))
+    plan = LoopPlan(list_program(jaxpr))
 
     def run(*arguments: Any) -> list[Any]:
         lines.extend(dataclasses.replace(line, depth=depth) for line in plan.lines)
-        return _Run(plan, lines, depth)(arguments)
+        return ProgramRun(plan, lines, depth)(arguments)
 
     return run
 
 
-class _Run:
+class ProgramRun:
     """One run through a plan: values by number, and stacks."""
 
     def __init__(self, plan: LoopPlan, lines: Lines, depth: int) -> None:
@@ -57,12 +57,13 @@ class _Run:
         self.stacks: dict[StackKey, Any] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Runs the program."""
         jaxpr = self.listing.jaxpr
         known = (*_jax.consts_of(jaxpr), *arguments)
         self.values.update({-1 - position: array for position, array in enumerate(known)})
         for step in self.plan.steps:
             if isinstance(step, Loop):
-                LoopRun(self, step, self.plan.wanted, self._finished)()
+                LoopRun(self, step)()
             elif isinstance(step, Join):
                 self._join(step)
             else:
@@ -121,7 +122,7 @@ class _Run:
             stack = lax.slice_in_dim(stack, low, low + piece.length)
         return stack if piece.step > 0 else lax.rev(stack, (0,))
 
-    def _finished(
+    def finished(
         self, body: Callable[..., Any], loop: Loop, init: Any, xs: Any
     ) -> Callable[..., Any]:
         """Returns the body of a loop, with its own repeated parts rerolled."""

@@ -47,13 +47,7 @@ class CompiledDot:
 def dots_of(
     instruction: Instruction, computation: Computation, program: CompiledProgram
 ) -> Iterator[CompiledDot]:
-    """Yields the dots of an instruction, including those inside its fusion.
-
-    Args:
-        instruction: an instruction of ``computation``.
-        computation: a computation of ``program``.
-        program: has the computations that the instruction calls.
-    """
+    """Yields the dots of an instruction, including those inside its fusion."""
     for nested, inner in program.inside(instruction, computation):
         if flops := _flops(nested, inner):
             yield _dot(nested, inner, flops)
@@ -84,7 +78,7 @@ def _flops(instruction: Instruction, computation: Computation) -> float:
     if instruction.opcode == "dot":
         dimensions = instruction.numbers("lhs_contracting_dims")
     elif target.startswith("__cublas$"):
-        dimensions = _library_contraction(instruction)
+        dimensions = library_dimensions(instruction, "lhs_contracting_dimensions")
     elif target.startswith("__onednn$matmul"):
         settings = backend_config(instruction).get("onednn_matmul_config", {})
         dimensions = (-2 if settings.get("transpose_a") else -1,)
@@ -102,10 +96,11 @@ def _flops(instruction: Instruction, computation: Computation) -> float:
 _LIBRARY_CONVOLUTIONS = ("__cudnn$conv", "__onednn$conv")
 
 
-def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
+def library_dimensions(instruction: Instruction, name: str) -> tuple[int, ...]:
+    """Returns the dimensions of an operand of a call of cuBLAS, by XLA's name of their kind."""
     config = backend_config(instruction)
     numbers = config.get("gemm_backend_config", config).get("dot_dimension_numbers", {})
-    return tuple(int(d) for d in numbers.get("lhs_contracting_dimensions", ()))
+    return tuple(int(d) for d in numbers.get(name, ()))
 
 
 def _attention_flops(instruction: Instruction, computation: Computation, target: str) -> float:
@@ -123,16 +118,28 @@ def _attention_flops(instruction: Instruction, computation: Computation, target:
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation, target: str) -> float:
+    kernel, outputs, features = convolution_parts(instruction, computation, target)
+    if target:
+        # One in n products has an element where an operand is dilated by n.
+        dilation = math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
+        share = 1 / dilation
+    else:
+        lhs = computation.operand(instruction, 0).arrays[0]
+        share = _share_of_products(instruction, lhs, instruction.arrays[0])
+    return 2.0 * outputs.size * kernel.size / features * share
+
+
+def convolution_parts(
+    instruction: Instruction, computation: Computation, target: str
+) -> tuple[Array, Array, int]:
+    """Returns kernel, outputs and number of output features of the forward convolution."""
     lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
-    result = instruction.arrays[0]
-    kernel, outputs = rhs, result
+    kernel, outputs = rhs, instruction.arrays[0]
     if "BackwardInput" in target:
         outputs = lhs
     elif "BackwardFilter" in target:
-        kernel, outputs = result, rhs
-    features = _output_features(instruction, kernel)
-    share = 1 / _dilation(instruction) if target else _share_of_products(instruction, lhs, result)
-    return 2.0 * outputs.size * kernel.size / max(features, 1) * share
+        kernel, outputs = outputs, rhs
+    return kernel, outputs, max(_output_features(instruction, kernel), 1)
 
 
 def _output_features(instruction: Instruction, kernel: Array) -> int:
@@ -143,11 +150,6 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
     if not found or "o" not in found[1]:
         return 1
     return kernel.shape[found[1].index("o")]
-
-
-def _dilation(instruction: Instruction) -> int:
-    """Returns the dilation factor n of an operand: one in n products has an element."""
-    return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
 def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
@@ -172,24 +174,17 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
         inside = lhs.shape[labels[1].index(str(axis))]
         outside = result.shape[labels[2].index(str(axis))]
         meet = _solutions(
-            before[axis],
-            (outside, strides[axis]),
-            (size, apart[axis]),
-            (inside, -dilations[axis]),
+            before[axis], (outside, strides[axis]), (size, apart[axis]), (inside, -dilations[axis])
         )
         share *= meet / (outside * size)
     return share
 
 
 def _solutions(total: int, *terms: tuple[int, int]) -> int:
-    """Counts the ways in which three terms, each a factor times a small number, make ``total``.
+    """Counts the ways in which numbers below bounds, times factors, add up to a total.
 
     The loop tries the two numbers with the lowest bounds, and the third follows. It is short, since
     an image is as long as its result, or as a window that is itself an image.
-
-    Args:
-        total: the sum.
-        terms: bound and factor of each number.
     """
     (low, by_low), (middle, by_middle), (high, by_high) = sorted(terms)
     rest = total - np.arange(low)[:, None] * by_low - np.arange(middle) * by_middle

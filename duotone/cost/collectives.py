@@ -47,15 +47,7 @@ _NAMED = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sending:
-    """One run of a collective.
-
-    Attributes:
-        kind: ``all-gather``, ``all-reduce``, ….
-        dtype: XLA's name of the element types.
-        devices: the number of devices in a group.
-        bytes: the bytes that one device sends.
-        channel: its number in the program; empty for none.
-    """
+    """One run of a collective; fields as in ``Collective``, and its channel, empty for none."""
 
     kind: str
     dtype: str
@@ -67,13 +59,7 @@ class Sending:
 def sendings_of(
     instruction: Instruction, computation: Computation, program: CompiledProgram
 ) -> Iterator[Sending]:
-    """Yields the collectives of an instruction, including those inside its fusion.
-
-    Args:
-        instruction: an instruction of ``computation``.
-        computation: a computation of ``program``.
-        program: has the computations that the instruction calls.
-    """
+    """Yields the collectives of an instruction, including those inside its fusion."""
     for nested, inner in program.inside(instruction, computation):
         if nested.opcode in _SENT:
             yield _sending(nested, inner, program)
@@ -119,6 +105,3 @@ def _devices(instruction: Instruction, program: CompiledProgram) -> int:
     sizes = {name: int(size) for name, size in _AXIS.findall(found["mesh"])}
     named = _NAMED.findall(found["axes"])
     return math.prod(int(part) if part else sizes[name] for name, part in named)
-
-
-__all__ = ["Sending", "sendings_of"]

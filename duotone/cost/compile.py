@@ -31,17 +31,7 @@ def compile_program(
     target: Target,
     jit: Callable[..., Any] = jax.jit,
 ) -> ProgramCost:
-    """Compiles a function for a target, and computes its cost.
-
-    Args:
-        fn: a function, jitted or not.
-        args: positional arguments: arrays, or anything with ``shape`` and ``dtype``.
-        kwargs: keyword arguments of the same types.
-        target: the target.
-        jit: makes the ``jit`` function of a function that is not one.
-
-    Returns:
-        The cost of one call.
+    """Compiles a function for a target, and computes the cost of one call.
 
     Raises:
         MissingExtraError: the compiler of the target is not installed.
@@ -57,23 +47,14 @@ def compile_program(
         target=target.name,
         device=found.devices[0].device_kind,
         compiled_on_device=found.present,
-        bytes=totals.bytes,
-        flops=totals.flops,
-        dots=totals.dots,
-        kernel_count=totals.kernel_count,
-        casts=totals.casts,
-        seconds=totals.seconds,
         compiler_seconds=_compiler_seconds(compiled),
         argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
         output_bytes=getattr(memory, "output_size_in_bytes", 0),
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
         temporary_bytes=getattr(memory, "temp_size_in_bytes", 0),
         compile_seconds=time.perf_counter() - begun,
-        kernels=totals.kernels,
-        notes=(*notes, *totals.notes),
         text=text,
-        devices=totals.devices,
-        collectives=totals.collectives,
+        **totals._replace(notes=(*notes, *totals.notes))._asdict(),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from duotone.cost.arithmetic import CompiledDot, dots_of
 from duotone.cost.collectives import sendings_of
@@ -23,8 +24,7 @@ from duotone.devices.specifications import Target
 _BODIES = frozenset({"call", "async-start"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KernelTotals:
+class KernelTotals(NamedTuple):
     """The sums over the kernels of a program; fields as in ``ProgramCost``."""
 
     bytes: int
@@ -40,12 +40,7 @@ class KernelTotals:
 
 
 def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
-    """Returns the bytes, FLOPs and seconds of a program.
-
-    Args:
-        program: the result of :func:`duotone.cost.hlo.parse`.
-        target: the device with the bandwidth and peaks.
-    """
+    """Returns the bytes, FLOPs and seconds of a program."""
     walk = _Walk(program, target)
     kernels = tuple(walk.kernels(program.entry, 1))
     flops: Counter[str] = Counter()

@@ -73,15 +73,7 @@ _DOUBTS: Mapping[str, tuple[float, _Doubt]] = {
 def doubt_about(
     kernels: Iterable[tuple[Kernel, OperationRecord | CastRecord]], target: Target
 ) -> str:
-    """Returns why an estimate may be far off; empty if nothing speaks against it.
-
-    Args:
-        kernels: the kernels of the estimate, and the operation or cast that names each.
-        target: the device.
-
-    Returns:
-        The parts of the program that take much of the time and that the model does not know well.
-    """
+    """Returns why an estimate may be far off; empty if nothing speaks against it."""
     spent = dict.fromkeys(_DOUBTS, 0.0)
     total = 0.0
     for kernel, named_by in kernels:

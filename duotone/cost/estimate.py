@@ -105,12 +105,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
 def kernels_of(
     record: Record, target: Target
 ) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
-    """Yields the kernels of the estimate, in program order, each with the operation that names it.
-
-    Args:
-        record: the record of the program as painted for the target.
-        target: whose bandwidth and peaks make the seconds.
-    """
+    """Yields the kernels of the estimate in program order, with the operations that name them."""
     fusion = Fusion(record, fills=_fills(target))
     half = record.summary.half_dtype
     for operation, moved in fusion.kernels():

@@ -16,8 +16,8 @@ Each value in memory is made by one kernel, which reads the values in memory tha
 cast is part of such a kernel too, unless a dot reads the cast of an argument, or of a dot's result
 that something else reads too.
 Gathers run in their readers, and updates in the scatter that adds them. One kernel computes a
-softmax (:mod:`duotone.cost.softmaxes`), and a dot what follows it (:mod:`duotone.cost.epilogues`).
-Kernels that read one value together merge (:mod:`duotone.cost.siblings`).
+softmax, a dot what follows it, and kernels that read one value together merge
+(:mod:`duotone.cost.merging`).
 
 Some kernels belong to no operation::
 
@@ -32,9 +32,7 @@ import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 
-from duotone.cost.epilogues import with_epilogues
-from duotone.cost.siblings import Part, Planned, elements, merged
-from duotone.cost.softmaxes import with_softmaxes
+from duotone.cost.merging import Part, Planned, elements, merged, with_epilogues, with_softmaxes
 from duotone.ops.entries import Pointwise, names_with
 from duotone.ops.jax import ENTRIES, TRAITS
 from duotone.ops.traits import Trait
@@ -42,15 +40,17 @@ from duotone.precision.record import CastRecord, OperationRecord, Record
 
 RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
 """Operations that compilers turn into another view of the same bytes."""
-_FUSIBLE = RESHAPED | frozenset(
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type "
-    "broadcast_in_dim cbrt ceil clamp concatenate convert_element_type copy cos cosh digamma div "
-    "eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow iota is_finite le lgamma log log1p "
-    "logistic lt max min mul name ne neg nextafter not or pad population_count pow random_bits "
-    "random_unwrap random_wrap real rem rev round rsqrt select_n shift_left "
-    "shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square "
-    "stop_gradient sub tan tanh threefry2x32 transpose xor".split()
+_POINTWISE = frozenset(entry.op for entry in ENTRIES if entry.pointwise is not Pointwise.NO)
+_FUSIBLE = (
+    _POINTWISE
+    | RESHAPED
+    | frozenset(
+        "and bitcast_convert_type concatenate digamma erf_inv iota lgamma nextafter not or pad "
+        "population_count random_bits random_unwrap random_wrap real rem rev shift_left "
+        "shift_right_arithmetic shift_right_logical slice split threefry2x32 transpose xor".split()
+    )
 )
+"""Also operations of which each result element is one operand element, a bit pattern or a draw."""
 _REDUCTIONS = frozenset(
     "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor "
     "reduce_precision".split()

@@ -20,19 +20,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
 
 from duotone.errors import ProgramTextError
 
-BITS = {
-    "pred": 8,
-    "bf16": 16,
-    "token": 0,
-    "opaque": 0,
-}
+BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}
 """Sizes of element types whose name does not end in their number of bits."""
+_CALLS = tuple(
+    "calls body condition branch_computations true_computation false_computation".split()
+)
+"""Attributes that name computations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,14 +108,9 @@ class Instruction:
     @property
     def called(self) -> tuple[str, ...]:
         """The computations that run with this instruction, without the regions that it applies."""
-        names: list[str] = []
-        for key in ("calls", "body", "condition", "branch_computations"):
-            names += re.findall(r"[\w.\-]+", self.attribute(key))
-        for key in ("true_computation", "false_computation"):
-            names += re.findall(r"[\w.\-]+", self.attribute(key))
-        if self.opcode in ("call", "async-start"):
-            names += re.findall(r"[\w.\-]+", self.attribute("to_apply"))
-        return tuple(names)
+        keys = (*_CALLS, "to_apply") if self.opcode in ("call", "async-start") else _CALLS
+        names = (re.findall(r"[\w.\-]+", self.attribute(key)) for key in keys)
+        return tuple(itertools.chain.from_iterable(names))
 
     @property
     def target(self) -> str:
@@ -212,13 +207,7 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
 def parse(text: str) -> CompiledProgram:
-    """Reads a program.
-
-    Args:
-        text: the result of ``jax.stages.Compiled.as_text()``.
-
-    Returns:
-        Its computations.
+    """Reads a program from the text of ``jax.stages.Compiled.as_text()``.
 
     Raises:
         ProgramTextError: the text is not a compiled program, or a line cannot be read.

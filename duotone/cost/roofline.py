@@ -62,10 +62,6 @@ def _sending(target: Target, sent: float) -> float:
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
     """Returns the shares of a program's seconds: launches, and the bottlenecks of the rest.
 
-    Args:
-        kernels: the kernels, whose seconds come from :func:`kernel_seconds`.
-        target: the device that they are for.
-
     Returns:
         Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH`, :data:`LINKS` (if devices
         send anything) and :data:`LAUNCHES`; empty if the device's speed is not known.

@@ -193,6 +193,3 @@ def _needed_of(
         return [min(size, demand) for size in sizes]
     share = demand / instruction.size
     return [size * share for size in sizes]
-
-
-__all__ = ["FREE", "bytes_moved", "is_free"]

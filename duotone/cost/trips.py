@@ -68,12 +68,7 @@ class Trips:
         self._program = program
 
     def of(self, loop: Instruction, around: Computation) -> int | None:
-        """Returns how often the body of a loop runs, or ``None`` if the text does not say.
-
-        Args:
-            loop: a ``while``.
-            around: the computation that contains it.
-        """
+        """Returns how often the body of a loop runs, or ``None`` if the text does not say."""
         written = written_trips(loop)
         if written is not None:
             return written

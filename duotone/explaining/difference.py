@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from duotone.errors import ArgumentError
-from duotone.explaining.operation_rows import (
-    detail_of,
-    path_of,
-    precision_of,
-    result_of,
-    rule_of,
-)
+from duotone.explaining.operation_rows import detail_of, path_of, precision_of, result_of, rule_of
 from duotone.precision.record import OperationRecord, Record
 from duotone.text.columns import columns
 from duotone.text.lines import Lines, Viewed

@@ -22,13 +22,8 @@ _COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "
 "Color Universal Design", 2008)."""
 
 
-def collection_of_record(record: Record, label: str = "duotone") -> str:
-    """Writes the graph of a JAX program as a JSON collection of one graph.
-
-    Args:
-        record: the result of :func:`duotone.explain`.
-        label: the label of the collection.
-    """
+def collection_of_record(record: Record) -> str:
+    """Writes the graph of a JAX program as a JSON collection of one graph."""
     half = record.summary.half_dtype
     words = {
         "half type": half,
@@ -41,7 +36,7 @@ def collection_of_record(record: Record, label: str = "duotone") -> str:
         "nodes": [_node(drawn) for drawn in drawn_nodes(record)],
         "groupNodeAttributes": {"": words},
     }
-    return json.dumps({"label": label, "graphs": [graph]})
+    return json.dumps({"label": "duotone", "graphs": [graph]})
 
 
 def _node(drawn: DrawnNode) -> dict[str, Any]:

@@ -35,14 +35,7 @@ class Rows(Lines, Sequence[OperationRecord]):
         rule: str | None = None,
         most: int | None = None,
     ) -> None:
-        """Selects the operations.
-
-        Args:
-            record: the record.
-            where: a shell pattern over name scope and operation, as in a policy:
-                ``"*/attention/*"``.
-            rule: keeps only operations that this rule painted.
-            most: keeps at most this many operations, those with the most bytes.
+        """Selects the operations, as :meth:`Explanation.rows`.
 
         Raises:
             ArgumentError: there is no such rule, or nothing matches ``where``.

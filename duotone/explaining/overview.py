@@ -56,13 +56,7 @@ class Branch:
 
 
 class Overview(Lines):
-    """A record as a rich renderable.
-
-    Args:
-        record: the record.
-        lines: the most lines of the tree.
-        hint: the calls that show single operations.
-    """
+    """A record as a rich renderable."""
 
     def __init__(self, record: Record, lines: int = MOST_LINES, hint: str = HINT) -> None:
         self._record, self._most, self._hint = record, lines, hint

@@ -10,10 +10,7 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.painters.painting import Painting
 
-_WHY = {
-    "small": "too small to gain from half here",
-    "device": "gains nothing from half here",
-}
+_WHY = {"small": "too small to gain from half here", "device": "gains nothing from half here"}
 """Why an allow operation is full, by rule. Other rules appear by name."""
 ASKED = (
     "a precision was asked for, which is kept: half without precision= and without "

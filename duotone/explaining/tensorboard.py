@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from duotone._files import prepare_folder, write_atomically
 from duotone.errors import MissingExtraError
-from duotone.explaining.drawn import CAST, drawn_nodes
+from duotone.explaining.drawn import CAST, DrawnNode, drawn_nodes
 from duotone.precision.record import Record
 
 try:
@@ -54,14 +54,11 @@ class Shown(NamedTuple):
 
 
 def write_graph(folder: str | Path, graph: Any) -> Path:
-    """Writes an event file with a graph.
+    """Writes an event file with a GraphDef, and returns the file.
 
     Args:
         folder: the folder of the run, in the log folder; created if missing.
         graph: a GraphDef.
-
-    Returns:
-        The file.
 
     Raises:
         ArgumentError: the folder is a file, or cannot be created.
@@ -88,9 +85,6 @@ def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
     Args:
         graph_def: the graph, including the functions of its library.
         shown: the display of each node by name, or by ``"function/node"`` in a function.
-
-    Returns:
-        The copy.
     """
     graph = _GRAPH.GraphDef.FromString(graph_def.SerializeToString())
     for node in graph.node:
@@ -116,7 +110,7 @@ def _fix_colours(graph: Any) -> None:
     graph.node.MergeFrom(copy.node)
 
 
-def _paint(node: Any, shown: Shown | None) -> None:
+def _paint(node: Any, shown: Shown | DrawnNode | None) -> None:
     """Stores colours and reasons in the fields that TensorBoard reads."""
     for name in [name for name in node.attr if node.attr[name].ByteSize() > _LARGEST_ATTRIBUTE]:
         del node.attr[name]
@@ -130,21 +124,16 @@ def _paint(node: Any, shown: Shown | None) -> None:
             node.attr[name].s = reason.encode()
 
 
-def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") -> Path:
+def write_record(logdir: str | Path, record: Record) -> Path:
     """Writes the graph of a JAX program, one node for each operation and each cast.
 
     Name scopes become groups. Nodes that only pass a value into or out of a nested program are
     left out. A loop shows as a circle.
 
-    Args:
-        logdir: the log folder of TensorBoard.
-        record: the result of :func:`duotone.explain`.
-        run: the name of the run.
-
     Returns:
-        The event file.
+        The event file, in the folder of the run ``duotone`` in ``logdir``.
     """
-    return write_graph(Path(logdir) / run, graph_of_record(record))
+    return write_graph(Path(logdir) / "duotone", graph_of_record(record))
 
 
 def graph_of_record(record: Record) -> Any:
@@ -152,7 +141,7 @@ def graph_of_record(record: Record) -> Any:
     graph = _GRAPH.GraphDef()
     for drawn in drawn_nodes(record):
         node = graph.node.add(name=drawn.name, op=drawn.operation, input=drawn.reads)
-        _paint(node, Shown(drawn.precision, drawn.list, drawn.why))
+        _paint(node, drawn)
         if drawn.shape and all(dimension.isdigit() for dimension in drawn.shape):
             shape = node.attr["_output_shapes"].list.shape.add()
             for dimension in drawn.shape:

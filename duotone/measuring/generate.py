@@ -50,9 +50,6 @@ def generate(
         shapes: the shapes of some inputs, by name.
         seed: the seed of the random numbers.
 
-    Returns:
-        The inputs.
-
     Raises:
         ArgumentError: ``shapes`` names an unknown input or contradicts the model.
         ArgumentError: the model runs with none of the sizes that were tried.
@@ -189,9 +186,7 @@ def _enlarged(
 
 
 def _refusal(
-    asked: Sequence[Asked],
-    sides: Mapping[str, tuple[Side, ...]],
-    error: DuotoneError | None,
+    asked: Sequence[Asked], sides: Mapping[str, tuple[Side, ...]], error: DuotoneError | None
 ) -> str:
     fixed = all(is_size(side) for shape in sides.values() for side in shape)
     tried = "" if fixed else f", with {', '.join(map(str, sorted(SIDES)))} for open sides"

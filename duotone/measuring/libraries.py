@@ -11,11 +11,6 @@ from duotone.errors import MissingExtraError
 def library(name: str, what: str, extra: str) -> Any:
     """Imports a library of an extra.
 
-    Args:
-        name: the name of the library, for Python and pip.
-        what: the feature that needs it, for the message.
-        extra: the extra of duotone that installs it.
-
     Raises:
         MissingExtraError: the library is not installed.
     """

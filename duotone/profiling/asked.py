@@ -9,14 +9,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileChoices:
-    """Checked choices.
-
-    Attributes:
-        key_node: the operation that begins an iteration: its name, the name of its kernel,
-            ``module/operation``, or a pattern for one of these; ``None`` to find one.
-        iter_start: the first iteration that counts, from 0.
-        iter_stop: the last iteration that counts.
-    """
+    """The checked choices of :func:`duotone.profile`."""
 
     key_node: str | None = None
     iter_start: int | None = None

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from duotone.profiling.programs import Fact, Facts
+from duotone.profiling.programs import Fact, Facts, fact_of
 from duotone.profiling.trace_events import EventKind, Trace
 
 _GRAPH = re.compile(r"command_buffer(_\d+)?")
@@ -30,10 +30,6 @@ def name_kernels(
     trace: Trace, facts: Mapping[int, Facts]
 ) -> tuple[Trace, Mapping[int, Facts], tuple[str, ...]]:
     """Replaces the names of CUDA graphs by those of their kernels.
-
-    Args:
-        trace: the trace.
-        facts: facts of the compiled programs, by number.
 
     Returns:
         The trace, in which the operation of a kernel in a graph is the kernel; facts that also
@@ -59,8 +55,7 @@ def name_kernels(
 
 
 def _is_in_graph(kind: EventKind, facts: Mapping[int, Facts]) -> bool:
-    known = facts.get(kind.program, {}) if kind.program is not None else {}
-    return kind.operation not in known and _GRAPH.fullmatch(kind.operation) is not None
+    return fact_of(kind, facts) is None and _GRAPH.fullmatch(kind.operation) is not None
 
 
 def _kernels_of(known: Facts) -> dict[str, Fact]:

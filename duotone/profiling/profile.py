@@ -99,9 +99,6 @@ class Profile(Viewed):
     def finish(self, more_notes: Sequence[str] = ()) -> None:
         """Ends the trace, reads it, and writes the profile.
 
-        Args:
-            more_notes: notes to add.
-
         Raises:
             WriteError: the file system refuses a file; the trace file stays.
         """

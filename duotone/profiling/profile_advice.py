@@ -19,15 +19,7 @@ _SHORT = 5e-6
 
 
 def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
-    """Gives advice on a profile.
-
-    Args:
-        record: its tables.
-        sums: the sums of the tables.
-
-    Returns:
-        Sentences, the most important first.
-    """
+    """Gives advice on a profile."""
     if not sums:
         return ()
     rules = (_compiles, _waits, _full, _uneven, _casts, _copies)

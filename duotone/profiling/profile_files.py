@@ -36,10 +36,6 @@ _SQL = {int: "INTEGER", bool: "INTEGER", float: "REAL"}
 def write_profile(record: ProfileRecord, folder: Path) -> None:
     """Writes all files of a profile.
 
-    Args:
-        record: the record.
-        folder: an existing folder. Files of an earlier profile are replaced.
-
     Raises:
         WriteError: the file system refuses a file.
     """

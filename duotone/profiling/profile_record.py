@@ -184,13 +184,6 @@ class DtypeRow:
     Attributes:
         dtype: ``"f16×f16→f32"`` for dots and convolutions; otherwise the dtype of the result; empty
             for operations of no program, such as copies between host and device.
-        calls: how many kernels ran.
-        seconds: their time.
-        share: their share in the time of all operations.
-        flops: FLOPs of dots and convolutions.
-        eligible_seconds: time in operations that Tensor Cores could compute.
-        tensor_core_seconds: the part of ``eligible_seconds`` in kernels that use Tensor Cores.
-        unknown_seconds: the part of ``eligible_seconds`` in kernels for which this is not known.
     """
 
     dtype: str
@@ -228,11 +221,7 @@ class ProfileRecord:
     notes: tuple[str, ...] = ()
 
     def table(self, name: str) -> tuple[dict[str, Any], ...]:
-        """Returns the rows of a table as dictionaries.
-
-        Args:
-            name: one of ``TABLES``.
-        """
+        """Returns the rows of a table as dictionaries."""
         return tuple(dataclasses.asdict(row) for row in getattr(self, name))
 
     def with_advice(self, advice: tuple[str, ...]) -> ProfileRecord:

@@ -36,12 +36,6 @@ def tabulate(
 ) -> tuple[ProfileRecord, tuple[Sum, ...]]:
     """Makes all tables.
 
-    Args:
-        trace: the trace.
-        facts: facts of the compiled programs, by number.
-        iterations: the iterations of the trace.
-        notes: notes in addition to those of trace and iterations.
-
     Returns:
         The record without advice, and the sums of its tables.
     """

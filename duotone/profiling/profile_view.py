@@ -11,7 +11,13 @@ from duotone.errors import plural
 from duotone.ops.entries import names_with
 from duotone.ops.jax import TRAITS
 from duotone.ops.traits import Trait
-from duotone.profiling.profile_record import ProfileRecord, ScopeRow
+from duotone.profiling.profile_record import (
+    DtypeRow,
+    KernelRow,
+    OperationRow,
+    ProfileRecord,
+    ScopeRow,
+)
 from duotone.text.columns import columns
 from duotone.text.lines import Lines
 from duotone.text.numbers import amount
@@ -24,12 +30,7 @@ _DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 class ProfileView(Lines):
-    """A profile as a rich renderable.
-
-    Args:
-        record: the record.
-        folder: the folder with its files, if it was written.
-    """
+    """A profile as a rich renderable."""
 
     widest = 80
 
@@ -114,18 +115,17 @@ def _last(cores: bool, *more: tuple[str, int]) -> tuple[tuple[str, int], ...]:
 def _row(
     width: int,
     name: str,
-    figures: tuple[float, float, int],
+    row: OperationRow | KernelRow | ScopeRow | DtypeRow,
     cores: str | None,
     *more: tuple[str, int],
 ) -> str:
-    share, seconds, calls = figures
     cells = (*more, (cores, -5)) if cores is not None else more
     return columns(
         width,
         (name, 0),
-        (f"{share:.1%}", -6),
-        (duration(seconds), -8),
-        (str(calls), -7),
+        (f"{row.share:.1%}", -6),
+        (duration(row.seconds), -8),
+        (str(row.calls), -7),
         *cells,
     )
 
@@ -137,9 +137,8 @@ def _operations(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]
         primitive = row.primitive if row.primitive in _DOTS or not row.flops else row.kind
         name = "/".join(filter(None, (row.scope, primitive))) or row.operation
         where = f" {short_source(row.source)}" if row.source else ""
-        figures = row.share, row.seconds, row.calls
         used = _used(row.tensor_core_seconds, row.unknown_seconds, row.seconds, row.eligible)
-        yield _row(width, name + where, figures, used if cores else None, (row.dtype, 14))
+        yield _row(width, name + where, row, used if cores else None, (row.dtype, 14))
     yield from _rest(len(rows))
 
 
@@ -154,11 +153,10 @@ def _kernels(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]:
     yield from _head("kernels", width, cores)
     says = {"yes": "yes", "no": "", "unknown": "?"}
     for row in record.kernels[:_MOST]:
-        figures = row.share, row.seconds, row.calls
         used = says.get(row.tensor_cores or "", "")
         if row.tensor_cores == "no" and row.eligible_seconds:
             used = "no"
-        yield _row(width, row.kernel, figures, used if cores else None)
+        yield _row(width, row.kernel, row, used if cores else None)
     yield from _rest(len(record.kernels))
 
 
@@ -170,9 +168,8 @@ def _scopes(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]:
     chosen = _outer(rows)
     for row in chosen:
         name = f"{'  ' * (row.depth - 1)}{row.scope.rpartition('/')[2] or '(no scope)'}"
-        figures = row.share, row.seconds, row.calls
         used = _share(row.tensor_core_seconds, row.eligible_seconds)
-        yield _row(width, name, figures, used if cores else None)
+        yield _row(width, name, row, used if cores else None)
     yield from _rest(len(record.scopes), len(chosen))
 
 
@@ -189,9 +186,8 @@ def _outer(rows: Sequence[ScopeRow]) -> list[ScopeRow]:
 def _dtypes(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]:
     yield from _head("dtypes", width, cores)
     for row in record.dtypes[:_MOST]:
-        figures = row.share, row.seconds, row.calls
         used = _share(row.tensor_core_seconds, row.eligible_seconds)
-        yield _row(width, row.dtype or "(no program)", figures, used if cores else None)
+        yield _row(width, row.dtype or "(no program)", row, used if cores else None)
     yield from _rest(len(record.dtypes))
 
 

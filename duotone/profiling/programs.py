@@ -17,6 +17,7 @@ from duotone.cost.hlo import CompiledProgram, Computation, Instruction, parse
 from duotone.errors import ProgramTextError
 from duotone.profiling.name_scopes import scope_and_primitive, source_lines
 from duotone.profiling.shapes import MatrixProduct, product_of
+from duotone.profiling.trace_events import EventKind
 
 _CONTAINER_NAME = re.compile(r"(while|conditional|call)(\.\d+)?")
 
@@ -61,6 +62,11 @@ Facts = Mapping[str, Fact]
 """The facts of one program, by operation."""
 
 
+def fact_of(kind: EventKind, facts: Mapping[int, Facts]) -> Fact | None:
+    """Returns the fact of an event's operation, if its program is known."""
+    return facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
+
+
 def is_container_name(operation: str) -> bool:
     """Returns True if an operation with this name only runs others."""
     return _CONTAINER_NAME.fullmatch(operation) is not None
@@ -70,10 +76,6 @@ def read_programs(
     programs: Mapping[int, bytes], wanted: Iterable[int]
 ) -> tuple[dict[int, Facts], list[str]]:
     """Reads the facts of some programs.
-
-    Args:
-        programs: ``HloModuleProto``, serialised, by number.
-        wanted: numbers of programs; missing ones are ignored.
 
     Returns:
         Facts by number of the program, and notes on unreadable programs.
@@ -101,12 +103,6 @@ def _module_type() -> type:
 
 def facts_of(text: str) -> dict[str, Fact]:
     """Reads the facts of a program in text form.
-
-    Args:
-        text: the result of ``jax.stages.Compiled.as_text()``.
-
-    Returns:
-        A fact for each operation outside of fusions.
 
     Raises:
         ProgramTextError: the text cannot be read.
@@ -137,7 +133,8 @@ def _fact(
     loop: tuple[str, ...],
     source: Callable[[str], str],
 ) -> Fact:
-    inside = _inside(instruction, program)
+    pairs = list(program.inside(instruction, computation))
+    inside = [nested for nested, _ in pairs]
     dots = list(dots_of(instruction, computation, program))
     named = next((i for i in (instruction, *reversed(inside)) if i.source), instruction)
     scope, primitive = scope_and_primitive(named.source)
@@ -149,37 +146,12 @@ def _fact(
         source=source(named.attributes),
         dtype=", ".join(dict.fromkeys(dot.types for dot in dots)) or _dtype(instruction),
         flops=sum(dot.flops for dot in dots),
-        products=tuple(_products(instruction, computation, program)),
+        products=tuple(found for pair in pairs if (found := product_of(*pair)) is not None),
         exact=any(dot.math in ("f32", "f64") for dot in dots),
         emitter=str(config.get("fusion_backend_config", {}).get("kind", "")),
         loop=loop,
-        only_casts=_only_casts(instruction, inside),
+        only_casts=_only_casts({nested.opcode for nested in inside}),
     )
-
-
-def _inside(instruction: Instruction, program: CompiledProgram) -> tuple[Instruction, ...]:
-    """Returns the operations inside a fusion."""
-    if instruction.opcode != "fusion":
-        return ()
-    return tuple(
-        nested
-        for name in instruction.called
-        for nested in program.computations[name].instructions.values()
-    )
-
-
-def _products(
-    instruction: Instruction, computation: Computation, program: CompiledProgram
-) -> Iterable[MatrixProduct]:
-    if instruction.opcode != "fusion":
-        found = product_of(instruction, computation)
-        return [found] if found else []
-    return [
-        product
-        for name in instruction.called
-        for nested in program.computations[name].instructions.values()
-        for product in _products(nested, program.computations[name], program)
-    ]
 
 
 def _dtype(instruction: Instruction) -> str:
@@ -189,7 +161,6 @@ def _dtype(instruction: Instruction) -> str:
     return max(instruction.arrays, key=lambda array: array.bytes).dtype
 
 
-def _only_casts(instruction: Instruction, inside: tuple[Instruction, ...]) -> bool:
-    opcodes = {i.opcode for i in inside} or {instruction.opcode}
+def _only_casts(opcodes: set[str]) -> bool:
     moves = {"parameter", "bitcast", "copy", "reshape", "transpose", "tuple"}
     return "convert" in opcodes and opcodes <= {"convert", *moves}

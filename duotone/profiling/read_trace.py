@@ -42,13 +42,7 @@ _SKIP, _OPERATION, _END, _COMPILE = range(4)
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads a trace.
-
-    Args:
-        path: an ``….xplane.pb``, which may be compressed (``….xplane.pb.gz``).
-
-    Returns:
-        The events, by time.
+    """Reads the events of a trace by time; the file may be compressed (``….xplane.pb.gz``).
 
     Raises:
         TraceError: the file is empty or no trace.

@@ -15,7 +15,7 @@ import dataclasses
 import math
 import re
 
-from duotone.cost.arithmetic import backend_config
+from duotone.cost.arithmetic import convolution_parts, library_dimensions
 from duotone.cost.hlo import Array, Computation, Instruction
 
 TILE = 8
@@ -59,12 +59,7 @@ class MatrixProduct:
 
 
 def product_of(instruction: Instruction, computation: Computation) -> MatrixProduct | None:
-    """Converts an instruction to a product; ``None`` if it is not a dot or convolution.
-
-    Args:
-        instruction: an instruction of ``computation``, not a fusion.
-        computation: the computation that contains it.
-    """
+    """Converts an instruction to a product; ``None`` if it is not a dot or convolution."""
     target = instruction.target if instruction.opcode == "custom-call" else ""
     if instruction.opcode != "dot" and not target.startswith("__cublas$"):
         if instruction.opcode == "convolution" or target.startswith("__cudnn$conv"):
@@ -75,10 +70,8 @@ def product_of(instruction: Instruction, computation: Computation) -> MatrixProd
         contracted = instruction.numbers("lhs_contracting_dims")
         batch = instruction.numbers("lhs_batch_dims")
     else:
-        config = backend_config(instruction)
-        numbers = config.get("gemm_backend_config", config).get("dot_dimension_numbers", {})
-        contracted = tuple(int(d) for d in numbers.get("lhs_contracting_dimensions", ()))
-        batch = tuple(int(d) for d in numbers.get("lhs_batch_dimensions", ()))
+        contracted = library_dimensions(instruction, "lhs_contracting_dimensions")
+        batch = library_dimensions(instruction, "lhs_batch_dimensions")
     summed = math.prod(lhs.shape[d] for d in contracted)
     times = math.prod(lhs.shape[d] for d in batch)
     per = max(summed * times, 1)
@@ -97,21 +90,14 @@ def _convolution(instruction: Instruction, computation: Computation, target: str
     window and the input features of one group.
     """
     lhs, rhs = _operands(instruction, computation)
-    result = instruction.arrays[0]
-    kernel, output = rhs, result
-    if "BackwardInput" in target:
-        output = lhs
-    elif "BackwardFilter" in target:
-        kernel, output = result, rhs
-    labels = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
-    features = kernel.shape[labels[1].index("o")] if labels and "o" in labels[1] else 1
+    kernel, output, features = convolution_parts(instruction, computation, target)
     groups = 1
     for name in ("feature_group_count", "batch_group_count"):
         groups *= max((instruction.numbers(name) or (1,))[0], 1)
     return MatrixProduct(
-        rows=output.size // max(features, 1),
+        rows=output.size // features,
         columns=features // groups,
-        contracted=kernel.size // max(features, 1),
+        contracted=kernel.size // features,
         dtypes=(lhs.dtype, rhs.dtype),
     )
 

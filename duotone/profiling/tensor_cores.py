@@ -46,10 +46,6 @@ _LIBRARY_FUSIONS = ("__cudnn$fusion", "__custom_fusion")
 def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
     """Returns True if a kernel uses Tensor Cores; ``None`` if that is not known.
 
-    Args:
-        kernel: its name in the trace.
-        fact: the fact of its operation, if known.
-
     Example:
         >>> uses_tensor_cores("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn", None)
         True

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from duotone.profiling.programs import Fact, Facts, is_container_name
+from duotone.profiling.programs import Fact, Facts, fact_of, is_container_name
 from duotone.profiling.tensor_cores import eligible, uses_tensor_cores
 from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import Cut, Iterations
@@ -87,26 +87,15 @@ class Events:
 
 def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
     """Sorts the events of a trace by device."""
-    known = [
-        facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
-        for kind in trace.kinds
-    ]
-    is_container = np.array(
-        [
-            fact.is_container if fact else is_container_name(kind.operation)
-            for kind, fact in zip(trace.kinds, known, strict=True)
-        ],
-        bool,
-    )
+    known = [fact_of(kind, facts) for kind in trace.kinds]
+    pairs = list(zip(trace.kinds, known, strict=True))
+    containers = [f.is_container if f else is_container_name(k.operation) for k, f in pairs]
     return Events(
         trace=trace,
-        lanes=dict(_lanes(trace, is_container)),
+        lanes=dict(_lanes(trace, np.array(containers, bool))),
         facts=known,
         eligible=np.array([eligible(fact) for fact in known], bool),
-        uses=[
-            uses_tensor_cores(kind.kernel, fact)
-            for kind, fact in zip(trace.kinds, known, strict=True)
-        ],
+        uses=[uses_tensor_cores(kind.kernel, fact) for kind, fact in pairs],
     )
 
 

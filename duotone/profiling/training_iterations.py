@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from duotone.profiling.asked import ProfileChoices
-from duotone.profiling.programs import Fact, Facts
+from duotone.profiling.programs import Facts, fact_of
 from duotone.profiling.trace_events import EventKind, Trace
 
 _WARMS_UP = 3
@@ -77,16 +77,7 @@ class Iterations:
 
 
 def cut(trace: Trace, facts: Mapping[int, Facts], asked: ProfileChoices) -> Iterations:
-    """Cuts a trace into iterations.
-
-    Args:
-        trace: the trace.
-        facts: facts of the compiled programs, by number.
-        asked: the user's key operation and range.
-
-    Returns:
-        The iterations of all devices.
-    """
+    """Cuts a trace into iterations."""
     if not len(trace.kind):
         return Iterations("", ())
     notes: list[str] = []
@@ -109,10 +100,6 @@ _Key = tuple[str, str]
 
 def _key_of(kind: EventKind) -> _Key:
     return (kind.module, kind.operation) if kind.operation else ("", kind.kernel)
-
-
-def _fact(kind: EventKind, facts: Mapping[int, Facts]) -> Fact | None:
-    return facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
 
 
 def _devices(trace: Trace) -> list[str]:
@@ -173,7 +160,7 @@ def _times(
     facts: Mapping[int, Facts],
 ) -> int:
     """Counts the iterations in the entry of the program or in its most expensive loops."""
-    known = {n: fact for n in chosen if (fact := _fact(trace.kinds[n], facts)) is not None}
+    known = {n: fact for n in chosen if (fact := fact_of(trace.kinds[n], facts)) is not None}
     if not known:
         return _common(int(runs[n]) for n in chosen if runs[n] > 1)
     loop: tuple[str, ...] = ()

@@ -121,12 +121,6 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
 def planes(data: Buffer) -> Iterator[Plane]:
     """Yields the planes of a file.
 
-    Args:
-        data: the contents of an ``xplane.pb``.
-
-    Yields:
-        Each plane, in the file's order.
-
     Raises:
         WireError: the bytes are not a trace.
     """
@@ -163,11 +157,6 @@ def _plane(data: Buffer, outer: Field) -> Plane:
 
 def pieces(data: Buffer, plane: Plane, size: int = PIECE_BYTES) -> Iterator[bytes]:
     """Splits a plane into separate files, each with some of its events.
-
-    Args:
-        data: the contents of the file.
-        plane: one of its planes.
-        size: approximate bytes of events in a piece.
 
     Yields:
         Serialised spaces with one plane; a line may be in several of them.

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import (
     _common,
-    _layers,
+    _deep_nets,
     _painter_rows,
     _readme,
     _stages,
@@ -29,9 +29,6 @@ from benchmarks import (
 from benchmarks._deep_nets import unrolled_net
 from benchmarks.zoo.case import INPUTS, Case, cross_entropy
 from duotone.precision import pipeline
-
-NEVER_RUN = ("ablation",)
-"""What asks about one rule at a time."""
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
@@ -89,10 +86,10 @@ def test_rewrite_cost_grows():
 
 
 def test_first_lowering_by_layers():
-    bars, text, data = _layers.measure_layers({1: 1})
+    bars, text, data = _deep_nets.measure_layers({1: 1})
     assert len(bars) == 4
-    assert set(data["1"]) == set(_layers.FORMS)
-    assert all(name in text for name in _layers.FORMS)
+    assert set(data["1"]) == set(_deep_nets.FORMS)
+    assert all(name in text for name in _deep_nets.FORMS)
 
 
 def test_exponent_of_a_line_is_one():
@@ -198,7 +195,7 @@ def test_the_readme_is_the_one_that_the_results_make():
 def test_every_benchmark_names_its_command_first_and_has_a_result():
     for file in sorted(_common.RESULTS.parent.glob("[a-z]*.py")):
         assert file.read_text().startswith(f"# python -m benchmarks.{file.stem}\n")
-        assert (_common.RESULTS / f"{file.stem}.json").exists() or file.stem in NEVER_RUN
+        assert (_common.RESULTS / f"{file.stem}.json").exists()
 
 
 def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() -> None:

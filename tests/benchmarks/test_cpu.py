@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _versions, cpu_forms, cpu_steps
+from benchmarks import _common, cpu_forms, cpu_steps
 from benchmarks.cpu_forms import Dot
 
 # They build whole models: what a user needs to trust the build is elsewhere.
@@ -91,9 +91,9 @@ def test_bars_are_the_issues():
 
 def test_a_run_replaces_its_own_versions_part(tmp_path):
     file = tmp_path / "x.json"
-    assert _versions.with_part("x", 1, tmp_path) == {_versions.THIS_VERSION: 1}
-    old = {"JAX 0.9": "ninth", _versions.THIS_VERSION: "old", "JAX 0.99": "later"}
+    assert _common.with_part("x", 1, tmp_path) == {_common.THIS_VERSION: 1}
+    old = {"JAX 0.9": "ninth", _common.THIS_VERSION: "old", "JAX 0.99": "later"}
     file.write_text(json.dumps({"figures": old}))
-    found = _versions.with_part("x", "new", tmp_path)
-    assert list(found) == ["JAX 0.9", _versions.THIS_VERSION, "JAX 0.99"]
-    assert found[_versions.THIS_VERSION] == "new"
+    found = _common.with_part("x", "new", tmp_path)
+    assert list(found) == ["JAX 0.9", _common.THIS_VERSION, "JAX 0.99"]
+    assert found[_common.THIS_VERSION] == "new"

@@ -12,12 +12,12 @@ import pytest
 
 import duotone
 from benchmarks import fuzz
+from benchmarks.fuzz import case_of
 from benchmarks.fuzzing import judge as judging
 from benchmarks.fuzzing.evaluate import AsWritten, Naive, Wide, evaluate
 from benchmarks.fuzzing.judge import FORMS, WAYS, Case, judge
 from benchmarks.fuzzing.minimise import minimised, reproducer
 from benchmarks.fuzzing.programs import Input, Line, Program, draw, random_program
-from benchmarks.fuzzing.work import case_of
 
 SUMS = Program(
     {

@@ -13,8 +13,8 @@ import pytest
 
 import duotone
 from benchmarks import _common, _painter_rows, _ways, painter, painter_error
-from benchmarks.zoo import MODELS, SIZES, names_of
-from benchmarks.zoo.case import INPUTS
+from benchmarks.zoo import MODELS, names_of
+from benchmarks.zoo.case import INPUTS, SIZES
 from benchmarks.zoo.layers import attend, causal_mask
 from benchmarks.zoo.llama import rotate
 from benchmarks.zoo.moe import route

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks._graphdefs import INT32, Builder
 from duotone import tensorflow
 from duotone.tensorflow import RewriteResult
 from duotone.tensorflow.op_registry import define_function, find_op
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import make_units
+from tests.tensorflow.graphdefs import INT32, Builder
 
 __all__ = ["INT32", "Builder", "check_types", "half", "placeholder", "rewrite"]
 

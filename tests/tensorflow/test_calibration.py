@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import duotone.tensorflow
-from benchmarks._graphdefs import Builder
 from duotone.errors import CalibrationError
 from duotone.precision.ranges.find import Measured
 from duotone.tensorflow import files, rewrite, rewrite_file
 from duotone.tensorflow.protos import FLOAT
 from tests.tensorflow import graphs
+from tests.tensorflow.graphdefs import Builder
 from tests.tensorflow.in_tensorflow import needs_tensorflow
 from tests.tensorflow.painted import half
 from tests.tensorflow.test_painting import matrix

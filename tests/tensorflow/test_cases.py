@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks._graphdefs import cases
 from duotone.tensorflow.protos import new_graph
+from tests.tensorflow.graphdefs import cases
 from tests.tensorflow.painted import check_types, rewrite
 
 DTYPES = {"cuda": "float16", "bf16": "bfloat16"}

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._graphdefs import cases
 from duotone.tensorflow import files, rewrite, rewrite_file
 from tests.tensorflow import graphs
+from tests.tensorflow.graphdefs import cases
 from tests.tensorflow.in_tensorflow import graph_of, needs_tensorflow, run
 
 pytestmark = needs_tensorflow

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from benchmarks._graphdefs import cases, resnet50
 from duotone import Policy
 from duotone.tensorflow.protos import FLOAT, new_graph
+from tests.tensorflow.graphdefs import cases, resnet50
 from tests.tensorflow.painted import Builder, check_types, half, placeholder, rewrite
 from tests.tensorflow.test_cases import CASES
 

@@ -7,12 +7,12 @@ import logging
 import numpy as np
 import pytest
 
-from benchmarks._graphdefs import Builder, cases
 from duotone import Policy, tensorflow
 from duotone.ops import tensorflow as original
 from duotone.ops import tensorflow_meanings as meanings
 from duotone.tensorflow.op_registry import OpDefinition, find_op, op_names
 from duotone.tensorflow.protos import FLOAT, HALF, VARIANT
+from tests.tensorflow.graphdefs import Builder, cases
 from tests.tensorflow.painted import check_types, half
 
 INT32 = 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks._graphdefs import resnet50
 from duotone.tensorflow.op_registry import define_function, find_op
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.shapes import Shapes, count_elements
 from duotone.tensorflow.shapes.find import SHAPE_RULES
 from duotone.tensorflow.units import make_units
+from tests.tensorflow.graphdefs import resnet50
 from tests.tensorflow.painted import Builder, placeholder, rewrite
 
 

@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from duotone.advising.advice import Finding
 from duotone.advising.step_model import StepModel, is_dot, multiplies_half
@@ -67,12 +67,16 @@ def tiles_of(target: Target) -> Tiles | None:
     return _TPU if target.platform == "tpu" else _GPU
 
 
+_Members = list[tuple[OperationRecord, float, float]]
+"""Operations, each with the seconds and bytes of its padding."""
+
+
 def uneven(step: StepModel) -> Iterator[Finding]:
     """Yields ``tiles``: sizes of dots and convolutions that are not multiples of a tile."""
     tiles = tiles_of(step.target)
     if tiles is None:
         return
-    found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]] = {}
+    found: dict[frozenset[tuple[str, int]], _Members] = {}
     for operation in step.operations.values():
         products = _products(operation, tiles)
         if products is None:
@@ -150,11 +154,7 @@ def _unit_seconds(operation: OperationRecord, target: Target) -> float:
 class _Products:
     """A dot or convolution as matrix products.
 
-    Attributes:
-        operation: the dot or convolution.
-        sizes: names, sizes and required multiples.
-        arrays: elements of each operand and the result, unpadded and padded.
-        tiles: the tiles of the device.
+    Sizes are names, sizes and required multiples; arrays the elements unpadded and padded.
     """
 
     operation: OperationRecord
@@ -186,6 +186,7 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
         if min(rows, columns) == 1:
             return None  # a matrix-vector product is memory-bound, and XLA does not pad it
         m, k, n = (_up(rows, tiles.rows), _up(terms, tiles.terms), _up(columns, tiles.columns))
+        sides = ((rows, m), (terms, k)), ((terms, k), (columns, n)), ((rows, m), (columns, n))
         return _Products(
             operation,
             (
@@ -193,14 +194,7 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
                 ("terms", terms, tiles.terms),
                 ("columns", columns, tiles.columns),
             ),
-            tuple(
-                (count * a * b, count * c * d)
-                for a, b, c, d in (
-                    (rows, terms, m, k),
-                    (terms, columns, k, n),
-                    (rows, columns, m, n),
-                )
-            ),
+            tuple((count * a * b, count * c * d) for (a, c), (b, d) in sides),
             tiles,
         )
     if not tiles.copies:
@@ -225,10 +219,10 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
 
 
 def _joined(
-    found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]],
-) -> Iterator[tuple[set[int], list[tuple[OperationRecord, float, float]]]]:
+    found: Mapping[frozenset[tuple[str, int]], _Members],
+) -> list[tuple[set[int], _Members]]:
     """Groups operations by their uneven sizes and merges groups with a common size."""
-    groups: list[tuple[set[int], list[tuple[OperationRecord, float, float]]]] = []
+    groups: list[tuple[set[int], _Members]] = []
     for odd, members in found.items():
         sizes, joined = {size for _, size in odd}, list(members)
         apart = []
@@ -238,7 +232,7 @@ def _joined(
             else:
                 apart.append((other, theirs))
         groups = [*apart, (sizes, joined)]
-    yield from groups
+    return groups
 
 
 def _in_words(operation: OperationRecord) -> str:

@@ -64,13 +64,7 @@ def embeddings(step: StepModel) -> Iterator[Finding]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a step.
-
-    Attributes:
-        operations: the operations that name its kernels.
-        cost: the cost of those kernels.
-        bytes: the bytes that they move.
-    """
+    """A part of a step: the operations that name its kernels, and what these cost and move."""
 
     operations: tuple[OperationRecord, ...]
     cost: float

@@ -24,11 +24,7 @@ from duotone.precision.record import Record
 
 _SCRIPTS = ("data.js", "sections.js", "graph.js", "operations.js")
 """The scripts in dependency order."""
-_RECORDS = {
-    "advice": "duotone.advise",
-    "comparison": "duotone.compare",
-    "blame": "duotone.blame",
-}
+_RECORDS = {"advice": "duotone.advise", "comparison": "duotone.compare", "blame": "duotone.blame"}
 """Records that are sections, in their order in the page, and the functions that return them."""
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -57,10 +53,6 @@ class Sections(TypedDict, total=False):
 
 def make_page(record: Record, **sections: Unpack[Sections]) -> str:
     """Makes the report page of a record.
-
-    Args:
-        record: the painted program.
-        **sections: see :class:`Sections`.
 
     Returns:
         A complete HTML file, the same for the same arguments.

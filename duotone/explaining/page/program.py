@@ -26,16 +26,7 @@ class _Texts:
 
 
 def program_data(record: Record) -> dict[str, Any]:
-    """Returns the part of the page's data that depends on the record alone.
-
-    Args:
-        record: the record of a JAX program.
-
-    Returns:
-        ``summary``, ``notes``, ``reasons``, ``rules`` and ``optimizations``, as the page shows
-        them; ``operations``, a list for each column, with numbers instead of texts and paths;
-        ``paths`` and ``texts`` by number.
-    """
+    """Returns the part of the page's data that depends on the record alone."""
     texts = _Texts()
     paths: dict[tuple[str, ...], int] = {}
     rows = [

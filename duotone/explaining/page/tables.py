@@ -31,16 +31,7 @@ def section(
     code: str = "",
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Makes a section of the page.
-
-    Args:
-        name: its anchor.
-        title: its heading.
-        lines: lines above the tables.
-        tables: results of :func:`table`.
-        code: code for the user to copy.
-        notes: lines below the tables.
-    """
+    """Makes a section of the page."""
     return {
         "id": name,
         "title": title,

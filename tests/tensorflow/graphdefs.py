@@ -1,7 +1,7 @@
-"""GraphDefs to measure on, made without TensorFlow: ResNet-50 with its training step, nets by size.
+"""GraphDefs made without TensorFlow, node by node: ResNet-50 with its training step.
 
-They have the nodes that TensorFlow's own graphs have: variables with handles, gradients, moving
-averages, weight decay, initializers. Used by ``graphdef`` and by ``tests/tensorflow``.
+It has the nodes that TensorFlow's own graphs have: variables with handles, gradients, moving
+averages, weight decay, initializers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from duotone.tensorflow.op_registry import find_op
 from duotone.tensorflow.protos import FLOAT, new_graph
 
 INT32 = 3
-CASES = Path(__file__).parents[1] / "tests" / "data" / "tensorflow_amp"
+CASES = Path(__file__).parents[1] / "data" / "tensorflow_amp"
 """Graphs and what TensorFlow made of them."""
 
 
@@ -225,33 +225,6 @@ def _block(b: _Trainer, x: str, ins: int, width: int, stride: int) -> str:
 
     b.back.append(back)
     return out
-
-
-def deep_net(nodes: int) -> Any:
-    """A net of at least so many nodes: dense layers, norms that are denied, concatenations."""
-    b = Builder()
-    x = b.add("Placeholder", name="x", dtype=FLOAT, shape=(32, 64))
-    while len(b.graph.node) < nodes:
-        _, weights = b.variable("kernel", (64, 64))
-        _, offset = b.variable("bias", (64,))
-        y = b.add("Relu", b.add("BiasAdd", b.add("MatMul", x, weights), offset))
-        mean = b.add("Mean", b.add("Mul", y, y), b.constant([1]), keep_dims=True)
-        y = b.add("Mul", y, b.add("Rsqrt", b.add("AddV2", mean, b.constant(1e-6))))
-        y = b.add("Tanh", b.add("MatMul", y, weights))
-        x = b.add("AddV2", x, b.add("Reshape", y, b.constant([32, 64])))
-    return b.graph
-
-
-def long_sums(nodes: int) -> Any:
-    """A net of at least so many nodes: one sum of dots, and a sum of the sums of its terms."""
-    b = Builder()
-    x = b.add("Placeholder", name="x", dtype=FLOAT, shape=(32, 64))
-    total = b.constant(0.0)
-    while len(b.graph.node) < nodes:
-        _, weights = b.variable("kernel", (64, 64))
-        x = b.add("AddV2", x, b.add("MatMul", x, weights))
-        total = b.add("AddV2", total, b.add("Sum", x, b.constant([0, 1])))
-    return b.graph
 
 
 def cases() -> Iterator[tuple[str, bytes, bytes]]:
