@@ -15,8 +15,10 @@ from duotone.onnx.protos import (
     ModelProto,
     NodeProto,
     TensorProto,
+    domain_of,
     graphs_in,
     named,
+    opsets_of,
 )
 from duotone.onnx.weights import check, is_external
 
@@ -77,20 +79,11 @@ def read(model: ModelProto | str | Path) -> Source:
             f"the model is {shown(model)}; give the path of an ONNX file or an onnx.ModelProto."
         )
     source = Source(found, path, False)
-    try:
+    with naming(source):
         external = any(is_external(tensor) for tensor in tensors(found.graph))
         source = dataclasses.replace(source, external=external)
-        check_model(source)
-    except OnnxError as error:
-        raise named_error(source, error) from error
-    except UnicodeDecodeError as error:
-        raise named_error(source, OnnxError(NO_TEXT)) from error
+        _check_model(source)
     return source
-
-
-def named_error(source: Source, error: OnnxError) -> OnnxError:
-    """Returns the same error with the file's name."""
-    return error if source.path is None else OnnxError(f"{source.path}: {error}")
 
 
 @contextlib.contextmanager
@@ -102,10 +95,9 @@ def naming(source: Source) -> Iterator[None]:
     """
     try:
         yield
-    except OnnxError as error:
-        raise named_error(source, error) from error
-    except UnicodeDecodeError as error:
-        raise named_error(source, OnnxError(NO_TEXT)) from error
+    except (OnnxError, UnicodeDecodeError) as error:
+        text = str(error) if isinstance(error, OnnxError) else NO_TEXT
+        raise OnnxError(text if source.path is None else f"{source.path}: {text}") from error
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
@@ -123,7 +115,7 @@ def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
             yield from tensors(inner, depth + 1)
 
 
-def check_model(source: Source) -> None:
+def _check_model(source: Source) -> None:
     """Raises unless a model is consistent.
 
     Raises:
@@ -134,10 +126,9 @@ def check_model(source: Source) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise OnnxError("it has no graph: the file is empty, cut off, or something else.")
     newest = ONNX.defs.onnx_opset_version()
-    versions = {opset.domain: opset.version for opset in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx", 0))
-    ours = any(n.domain in ("", "ai.onnx") for n in model.graph.node)
-    if ours and not opset:
+    opset = opsets_of(model)[""]
+    ours = not all(map(domain_of, model.graph.node))
+    if ours and not any(o.domain in ("", "ai.onnx") and o.version for o in model.opset_import):
         raise OnnxError(
             "it names no opset of ONNX (opset_import), so it is not known which operations it "
             "means: export it again, or append onnx.helper.make_opsetid('', N) to opset_import."

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from duotone.errors import ArgumentError, OnnxError
 from duotone.graph.graph import HalfType
 from duotone.onnx.parts import Built
-from duotone.onnx.protos import ONNX, ModelProto, NodeProto, named
+from duotone.onnx.protos import ONNX, ModelProto, NodeProto, domain_of, named
 from duotone.onnx.schemas import signature
 from duotone.ops.traits import Trait
 
@@ -44,7 +44,7 @@ def check_known(node: NodeProto, opted: Collection[str]) -> None:
         OnnxError: ONNX has no such operation, and one with nearly this name.
     """
     name = node.op_type
-    if node.domain not in ("", "ai.onnx") or name in opted or "_" in name:
+    if domain_of(node) or name in opted or "_" in name:
         return
     near = difflib.get_close_matches(name, _operations(), n=1, cutoff=_ALIKE)
     if near and near[0] != name:

@@ -75,7 +75,6 @@ def signature(operation: str, domain: str, opset: int) -> OperationTypes | None:
         domain: empty for ONNX's own.
         opset: the version of the domain.
     """
-    domain = "" if domain == "ai.onnx" else domain
     try:
         schema = ONNX.defs.get_schema(operation, opset, domain)
     except ONNX.defs.SchemaError:
