@@ -21,7 +21,7 @@ import importlib
 import importlib.metadata
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from duotone.exporting.export_arguments import (
 from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
 from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
 from duotone.graph.graph import PRECISION
+from duotone.measuring.libraries import quiet
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.precision.record import Record
@@ -194,7 +195,7 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
     try:
         results = jax.eval_shape(call.function, *args, **kwargs)
         check_results(call.name, jax.tree.leaves(results))
-        with _quiet():
+        with quiet(logging.getLogger("onnx_ir")):
             return to_onnx(
                 function,
                 [leaves[position] for position in open_leaves],
@@ -209,18 +210,6 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
             f"export: jax2onnx cannot convert {call.name}: {first_line(error)} Its documentation "
             'lists the operations that it knows; format="jax" takes any function.'
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the converter's log, which is about its internal values."""
-    logger = logging.getLogger("onnx_ir")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _written(

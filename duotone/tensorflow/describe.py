@@ -37,20 +37,14 @@ def describe(
         if attribute.name:
             painting.setdefault(node.name, {})[str(attribute)] = precision
         kind = facts.kind(unit)
-        reason = _reason(facts, precisions, unit, skipped)
+        reason = precisions.reasons.get(unit)
+        if reason is None:
+            rule = _rule(facts, precisions, unit, skipped)
+            reason = Reason(rule, RULES[rule])
         decisions.append(
             Decision(node.name, node.op, str(attribute), kind.value, precision, *reason)
         )
     return painting, tuple(decisions)
-
-
-def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> Reason:
-    """Returns why a unit has its precision: its painter's reason, or the words of a rule."""
-    found = precisions.reasons.get(unit)
-    if found is not None:
-        return found
-    rule = _rule(facts, precisions, unit, skipped)
-    return Reason(rule, RULES[rule])
 
 
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:

@@ -18,7 +18,7 @@ from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve
 from duotone.tensorflow.functions import FunctionBody, reachable
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op
-from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef, NodeDef
+from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef, NodeDef, library_of
 from duotone.tensorflow.reading import read
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
@@ -105,7 +105,7 @@ def figures_of(graph: GraphDef, function: str = "") -> GraphFigures:
 
 def _bodies(graph: GraphDef, function: str) -> Iterator[tuple[Sequence[NodeDef], Graph]]:
     """Yields the nodes of a graph or function, and of those that it reaches, and what they mean."""
-    library = {function.signature.name: function for function in graph.library.function}
+    library = library_of(graph)
     functions = {name: define_function(f.signature) for name, f in library.items()}
 
     def find(name: str) -> OpDefinition | None:

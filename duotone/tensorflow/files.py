@@ -73,11 +73,15 @@ class GraphFile:
             return tuple(self.message.meta_graphs)
         return (self.message,) if self.kind == "MetaGraphDef" else ()
 
+    def pairs(self) -> list[tuple[GraphDef, Any]]:
+        """Returns each graph of the file with its MetaGraphDef; ``None`` for a GraphDef."""
+        if self.kind == "GraphDef":
+            return [(self.message, None)]
+        return [(meta_graph.graph_def, meta_graph) for meta_graph in self.meta_graphs()]
+
     def graphs(self) -> tuple[GraphDef, ...]:
         """Returns the graphs of the file, one of each MetaGraphDef."""
-        if self.kind == "GraphDef":
-            return (self.message,)
-        return tuple(meta_graph.graph_def for meta_graph in self.meta_graphs())
+        return tuple(graph for graph, _ in self.pairs())
 
 
 def read(path: str | Path) -> GraphFile:

@@ -112,12 +112,6 @@ def op_names() -> frozenset[str]:
     return frozenset(_data()["ops"])
 
 
-def _argument(
-    name: str, fixed: int, type_attr: str, number_attr: str, type_list_attr: str, is_ref: int
-) -> Argument:
-    return Argument(name, fixed, type_attr, number_attr, type_list_attr, bool(is_ref))
-
-
 @functools.cache
 def find_op(name: str) -> OpDefinition | None:
     """Returns the definition of an op, or None if the release has none of this name.
@@ -135,8 +129,8 @@ def find_op(name: str) -> OpDefinition | None:
     }
     return OpDefinition(
         name,
-        tuple(_argument(*a) for a in packed["inputs"]),
-        tuple(_argument(*a) for a in packed["outputs"]),
+        tuple(Argument(*a) for a in packed["inputs"]),
+        tuple(Argument(*a) for a in packed["outputs"]),
         attributes,
         bool(packed["stateful"]),
     )

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from duotone.graph.elements import kept_constant
 from duotone.graph.graph import (
     NO_ATTRIBUTES,
     Attribute,
@@ -34,7 +35,6 @@ from duotone.graph.graph import (
 from duotone.ops.entries import traits_of
 from duotone.ops.tensorflow_kinds import GIVEN, LIST_READERS, LIST_WRITERS
 from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_of
-from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT, QUANTIZED
@@ -126,7 +126,7 @@ class _Reader:
         for index, position in self.carries:
             carry = self.nodes[index]
             value, unit = self._read(position, 0)
-            half = not carry.fixed and self._may(unit)
+            half = not carry.fixed and self.facts.may_be_half(unit)
             self.nodes[index] = dataclasses.replace(
                 carry, inputs=(*carry.inputs, value), half_inputs=(*carry.half_inputs, half)
             )
@@ -185,27 +185,16 @@ class _Reader:
         is_float = self.source.dtype[unit] == FLOAT
         magnitude = const_magnitude(self.source.nodes[position]) if is_float else None
         value = self.ports.add(position, 0, constant=magnitude)
-        if self._may(unit):
+        if self.facts.may_be_half(unit):
             self.constants[value] = unit
 
     def _kept_constant(self, op: str, operands: Sequence[int]) -> Magnitude | None:
         """Returns the magnitude of a result that has the elements of a constant."""
         if op in _CONSTANT_FILLS:
             return Magnitude.of(_CONSTANT_FILLS[op])
-        traits = traits_of(TRAITS, op)
-        if Trait.KEEPS not in traits or Trait.CONVERTS in traits or not operands:
-            return None
-        found = self.values[operands[0]].constant
-        if found is not None and Trait.NEGATES in traits:
-            return Magnitude(found.smallest, found.largest)
-        return found
+        return kept_constant(traits_of(TRAITS, op), [self.values[v] for v in operands])
 
     # ------------------------------------------------------- nodes
-
-    def _may(self, unit: int) -> bool:
-        """Returns True if a unit may be half."""
-        facts = self.facts
-        return facts.is_processed(unit) and facts.is_float(unit) and facts.can_be_half(unit)
 
     def _read(self, position: int, slot: int) -> _Slot:
         """Returns the value that an input reads, and the unit of the input."""
@@ -291,7 +280,7 @@ class _Reader:
         name = self.source.nodes[position].name
         used = [unit for _, unit in (*reads, *makes)]
         used += [self.source.inputs[node][0] for node in back]
-        may = tuple(unit for unit in dict.fromkeys(used) if self._may(unit))
+        may = tuple(filter(self.facts.may_be_half, dict.fromkeys(used)))
         fixed = self._fixed(position, used, may)
         halves = [
             (False,) * len(side)
@@ -333,11 +322,8 @@ class _Reader:
             return _QUANTIZED
         if not self.unsafe.isdisjoint(self.source.of_node[position]):
             return _LIST
-        if self.source.definitions[position].function or self._calls(position):
+        called = self.source.definitions[position]
+        kinds = {attribute.kind for attribute in called.attributes.values()}
+        if called.function or not kinds.isdisjoint(("func", "list(func)")):
             return _CALLS
         return "" if may else _NO_KERNEL
-
-    def _calls(self, position: int) -> bool:
-        """Returns True if an attribute names a function."""
-        attributes = self.source.definitions[position].attributes.values()
-        return any(a.kind in ("func", "list(func)") for a in attributes)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import logging
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 
 from duotone.errors import DuotoneError, GraphDefError
 from duotone.measuring.inputs import Asked
-from duotone.measuring.libraries import library
+from duotone.measuring.libraries import library, quiet
 from duotone.ops.tensorflow_kinds import MERGES, SWITCHES, VARIABLES
 from duotone.tensorflow.files import GraphFile
 from duotone.tensorflow.protos import GraphDef
@@ -112,22 +111,10 @@ def load(source: GraphFile) -> Loaded:
         GraphDefError: TensorFlow refuses it, it has no signature, or variables without values.
     """
     tf = library("tensorflow", "running a TensorFlow graph", "tensorflow")
-    with explained(source, "load"), _without_warnings(tf):
+    with explained(source, "load"), quiet(tf.get_logger()):
         if source.kind == "SavedModel":
             return _saved_model(tf, source)
         return _graph(tf, source.path, source.graphs()[0])
-
-
-@contextlib.contextmanager
-def _without_warnings(tf: Any) -> Iterator[None]:
-    """Silences TensorFlow's warnings that its functions for graphs are old."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _saved_model(tf: Any, source: GraphFile) -> Loaded:

@@ -21,6 +21,7 @@ from tensorboard.compat.proto import meta_graph_pb2
 
 from duotone._files import check_new_folder, folder_in_one_step, write_atomically
 from duotone.errors import GraphDefError
+from duotone.tensorflow.checks import node_of
 
 MetaGraphDef = Any
 """A ``tensorflow.MetaGraphDef``."""
@@ -92,8 +93,7 @@ def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[st
     known = {node.name for node in meta_graph.graph_def.node}
 
     def kept(names: set[str]) -> tuple[str, ...]:
-        nodes = {name.removeprefix("^").partition(":")[0] for name in names}
-        return tuple(sorted(nodes & known))
+        return tuple(sorted(known.intersection(map(node_of, names))))
 
     return kept(fetch), kept(feed)
 

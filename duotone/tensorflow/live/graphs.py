@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from duotone.policy.policy import Policy
-from duotone.tensorflow.calls import function_names, keep_calls, release
+from duotone.tensorflow.calls import keep_calls, release
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
-from duotone.tensorflow.protos import BOOL, STRING, GraphDef, new_graph
+from duotone.tensorflow.protos import BOOL, STRING, GraphDef, library_of, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
 
 _DONE = "_duotone_done"
@@ -64,8 +64,7 @@ class LiveGraph:
     @property
     def half(self) -> int:
         """The number of nodes with a half type."""
-        precisions = self.result.painting.values()
-        return sum(any(p != "f32" for p in types.values()) for types in precisions)
+        return self.result.half_nodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +103,8 @@ def rewrite_live(
     """
     start = time.perf_counter()
     graph = new_graph.FromString(data)
-    if _is_rewritten(graph) or _is_of_dataset(graph, preserved):
+    is_rewritten = any(_DONE in node.attr for node in graph.node)
+    if is_rewritten or _is_of_dataset(graph, preserved):
         return None
     count = len(graph.node)
     result = _rewrite(graph, preserved, settings)
@@ -142,7 +142,10 @@ def _rewrite(
         policy=settings.policy,
         checked=checked,
     )
-    _mark(graph, result)
+    made = {cast.name for cast in result.casts}
+    for node in graph.node:
+        if node.name in made:
+            node.attr[_DONE].b = True
     _place(graph, placed)
     return result
 
@@ -163,8 +166,8 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
     done = rewrite_unlowered(graph, fetched, settings, compiled=True)
     graph.CopyFrom(done.graph_def)
     result = done.functions[name]
-    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
-    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+    count = len(library_of(graph)[name].node_def) - len(result.casts)
+    return LiveGraph(count, result, time.perf_counter() - start)
 
 
 def rewrite_unlowered(
@@ -178,7 +181,7 @@ def rewrite_unlowered(
         settings: how to rewrite.
         compiled: whether XLA compiles it.
     """
-    names, marks = function_names(graph), keep_calls(graph)
+    marks = keep_calls(graph)
     done = rewrite(
         graph,
         fetch=fetched,
@@ -187,19 +190,8 @@ def rewrite_unlowered(
         policy=settings.policy,
         compiled=compiled,
     )
-    release(done.graph_def, marks, names)
+    release(done.graph_def, marks)
     return done
-
-
-def _is_rewritten(graph: GraphDef) -> bool:
-    return any(_DONE in node.attr for node in graph.node)
-
-
-def _mark(graph: GraphDef, result: BodyResult) -> None:
-    made = {cast.name for cast in result.casts}
-    for node in graph.node:
-        if node.name in made:
-            node.attr[_DONE].b = True
 
 
 def _is_of_dataset(graph: GraphDef, preserved: Collection[str]) -> bool:

@@ -24,7 +24,7 @@ from duotone.measuring.libraries import library
 from duotone.tensorflow.live import switch
 from duotone.tensorflow.live.graphs import LiveSettings, rewrite_unlowered
 from duotone.tensorflow.live.jit import MUST_COMPILE, add_functions
-from duotone.tensorflow.protos import GraphDef, new_graph
+from duotone.tensorflow.protos import GraphDef, bodies_of, new_graph
 from duotone.tensorflow.running import Loaded, without_arrays
 
 _SUFFIX = "_duotone_compared"
@@ -124,8 +124,7 @@ def _given(tf: Any, traced: Any, args: Sequence[Any]) -> list[Any]:
 
 def _seeded(graph: GraphDef) -> GraphDef:
     """Gives random ops without a seed one, so that two runs draw the same numbers."""
-    bodies = (graph.node, *(function.node_def for function in graph.library.function))
-    for number, node in enumerate(node for body in bodies for node in body):
+    for number, node in enumerate(node for _, nodes in bodies_of(graph) for node in nodes):
         if "seed" in node.attr and "seed2" in node.attr:
             node.attr["seed"].i = node.attr["seed"].i or _SEED
             node.attr["seed2"].i = node.attr["seed2"].i or number

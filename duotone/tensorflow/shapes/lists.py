@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from duotone.tensorflow.shapes.algebra import same
 from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule
 
 
@@ -17,8 +18,7 @@ def new_list(operation: Operation) -> Sequence[Shape]:
 
 def unstacked(operation: Operation) -> Sequence[Shape]:
     """Infers the list of the rows of a tensor."""
-    shape = operation.shape(0)
-    return [None if shape is None else shape[1:]]
+    return [operation.known(0)[1:]]
 
 
 def pushed(operation: Operation) -> Sequence[Shape]:
@@ -26,15 +26,10 @@ def pushed(operation: Operation) -> Sequence[Shape]:
     return [operation.shapes[-1]]
 
 
-def element(operation: Operation) -> Sequence[Shape]:
-    """Infers an element, and the handle of the list without it."""
-    return [operation.shape(0)] * operation.outputs
-
-
 def stacked(operation: Operation) -> Sequence[Shape]:
     """Infers the tensor whose rows are the elements of a list."""
-    shape, count = operation.shape(0), operation.integer("num_elements", -1)
-    return [None if shape is None else (count if count >= 0 else None, *shape)]
+    count = operation.integer("num_elements", -1)
+    return [(count if count >= 0 else None, *operation.known(0))]
 
 
 LISTS: dict[str, ShapeRule] = {
@@ -43,8 +38,8 @@ LISTS: dict[str, ShapeRule] = {
     "TensorListFromTensor": unstacked,
     "TensorListPushBack": pushed,
     "TensorListSetItem": pushed,
-    "TensorListGetItem": element,
-    "TensorListPopBack": element,
+    "TensorListGetItem": same,  # an element, and the handle of the list without it
+    "TensorListPopBack": same,
     "TensorListStack": stacked,
 }
 """By op."""
