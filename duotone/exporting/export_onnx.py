@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import importlib.metadata
-import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,10 +25,8 @@ from typing import Any
 
 import jax
 
-from duotone._files import folder_in_one_step
 from duotone._version import __version__
 from duotone.errors import ArgumentError, DuotoneError, MissingExtraError, OnnxError
-from duotone.exporting.compare_exported import worst_difference
 from duotone.exporting.export_arguments import (
     Call,
     Types,
@@ -42,8 +38,9 @@ from duotone.exporting.export_arguments import (
     positions_of,
     types_of,
 )
-from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
-from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
+from duotone.exporting.export_folder import difference_from, write_export
+from duotone.exporting.exported import FORMAT, MODEL, RECORD, ExportedOnnx
+from duotone.exporting.refusals import check_results, check_size, errors_in_one_line, first_line
 from duotone.graph.graph import PRECISION
 from duotone.measuring.libraries import quiet
 from duotone.policy.arguments import half_named
@@ -53,8 +50,6 @@ from duotone.precision.rules import Rule
 from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
-_LARGEST = 2**31 - 2**20
-"""The largest model in bytes: protobuf messages are limited to 2 GiB."""
 
 
 def export_onnx(
@@ -95,7 +90,10 @@ def export_onnx(
     if half is None:
         record: Record = seen
     else:
-        done = _painter().rewrite(model, dtype=half, policy=_without_pins(settings.policy))
+        # No pattern of the policy matched, and a model has no name scopes. List edits stay, since
+        # duotone.onnx knows JAX's primitives by name.
+        edits = settings.policy and settings.policy.replace(keep_full=(), keep_half=())
+        done = importlib.import_module("duotone.onnx").rewrite(model, dtype=half, policy=edits)
         model, record = done.model, done.record
     description = {
         "format": FORMAT,
@@ -124,10 +122,6 @@ def _jax2onnx() -> Callable[..., Any]:
         raise MissingExtraError('duotone.export(format="onnx")', "jax2onnx", "jax2onnx") from error
 
 
-def _painter() -> Any:
-    return importlib.import_module("duotone.onnx")
-
-
 def _versions() -> dict[str, str]:
     """Returns the known versions of the converters."""
     found = {}
@@ -145,15 +139,6 @@ def _in_float32(settings: Any) -> Callable[..., Any]:
 
 
 # --------------------------------------------------------------- policy
-
-
-def _without_pins(policy: Policy | None) -> Policy | None:
-    """Removes the patterns of a policy, which name scopes that a model does not have.
-
-    :func:`_check_pins` has made sure that none of them matched. List edits stay, since
-    :mod:`duotone.onnx` knows JAX's primitives by name.
-    """
-    return None if policy is None else policy.replace(keep_full=(), keep_half=())
 
 
 def _check_pins(name: str, seen: Record) -> None:
@@ -224,20 +209,10 @@ def _written(
     about = {"function": call.name, "policy": description["policy"], **description["versions"]}
     for key, value in about.items():
         model.metadata_props.add(key=f"duotone.{key}", value=value)
-    if model.ByteSize() > _LARGEST:
-        raise ArgumentError(
-            f"export: {call.name} has {model.ByteSize():,} bytes with its weights, and the limit "
-            f"of one ONNX file is {_LARGEST:,}. Make the weights an argument: duotone.autocast "
-            "without weights=."
-        )
+    check_size(call.name, model.ByteSize())
     files = {MODEL: model.SerializeToString(), RECORD: record.to_json().encode()}
-    description["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
-    with folder_in_one_step(folder) as temporary:
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
-        description["difference"] = _difference(call, ExportedOnnx(temporary, description))
-        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
-    return ExportedOnnx(folder, description)
+    compare = functools.partial(_difference, call)
+    return write_export(ExportedOnnx, folder, description, files, compare)
 
 
 def _difference(call: Call, made: ExportedOnnx) -> float | None:
@@ -246,13 +221,8 @@ def _difference(call: Call, made: ExportedOnnx) -> float | None:
     Raises:
         RewriteError: the difference is too large for rounding.
     """
-    given = jax.tree.leaves((call.args, call.kwargs))
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
-        return None
     try:
-        found = made.call(*call.args, **call.kwargs)
+        return difference_from(call, lambda *args, **kw: list(made.call(*args, **kw).values()))
     except (MissingExtraError, OnnxError) as error:
         logger.warning("export: the model was not compared with %s: %s", call.name, error)
         return None
-    expected = jax.tree.leaves(jax.jit(call.function)(*call.args, **call.kwargs))
-    return worst_difference(call.name, list(found.values()), expected)
