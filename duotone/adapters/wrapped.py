@@ -103,14 +103,9 @@ class Wrapped:
         """The user's policy, with later measurements added."""
         return self.functions.policy
 
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """The arguments that make a copy."""
-        settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
-        return (*settings, self.rewrite, self.scale)
-
     def __reduce__(self) -> Any:
-        return Wrapped, self.settings  # copies keep only the measurements
+        settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
+        return Wrapped, (*settings, self.rewrite, self.scale)  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
         """Calls ``init`` of the optimizer; refuses NNX models and optimizers wrapped already."""

@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from duotone.adapters.tensorflow import refusals
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
     State,
@@ -33,6 +32,7 @@ from duotone.adapters.tensorflow.scaling import (
 from duotone.adapters.tensorflow.settings import WrapSettings
 from duotone.adapters.tensorflow.statistics import is_here, restore
 from duotone.adapters.tensorflow.update_ops import moved_before_this
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 
 
 class _Eager:
@@ -197,7 +197,11 @@ class V1LossScaleOptimizer(_Base):
 
     def _refuse_eager(self, method: str) -> None:
         if tf.executing_eagerly():
-            raise refusals.is_eager(method)
+            raise ArgumentError(
+                f"{method} was called eagerly, where there is no graph to rewrite. Call it in a "
+                "tf.function, or build the step in `with tf.Graph().as_default():` and run it in a "
+                "tf.compat.v1.Session."
+            )
 
     # The wrapped optimizer has the rest.
 
@@ -240,7 +244,14 @@ def enable(
         ArgumentTypeError, ArgumentError: an argument that cannot be used.
     """
     theirs = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    refusals.check_v1_optimizer(optimizer, (V1LossScaleOptimizer, theirs))
+    if isinstance(optimizer, type):
+        made = f"tf.compat.v1.train.{optimizer.__name__}(...)"
+        raise ArgumentTypeError(f"{optimizer.__name__} is a class. Make an optimizer: {made}.")
+    if isinstance(optimizer, (V1LossScaleOptimizer, theirs)):
+        raise ArgumentError(
+            f"the optimizer is {kind_of(optimizer)}, which scales the loss already. Wrap the bare "
+            "optimizer, once."
+        )
     if "keras" in sys.modules:
         from duotone.adapters.keras_checks import check_global_policy
 
