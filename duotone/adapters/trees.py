@@ -18,9 +18,6 @@ from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 def check_differentiable(params: Any) -> None:
     """Refuses parameters that have no gradient: integers, booleans, keys, functions, strings.
 
-    Args:
-        params: any pytree.
-
     Raises:
         ArgumentTypeError: names the leaf.
     """
@@ -106,10 +103,6 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
 def check_every_gradient(grads: Any, params: Any) -> None:
     """Refuses parameters without a gradient.
 
-    Args:
-        grads: a tree of gradients.
-        params: the parameters.
-
     Raises:
         ArgumentError: names the first leaf.
     """
@@ -126,10 +119,6 @@ def check_every_gradient(grads: Any, params: Any) -> None:
 
 def check_same_leaves(expected: Any, inner: Any) -> None:
     """Refuses an optimizer state with other leaves than ``init`` makes.
-
-    Args:
-        expected: the state that ``init`` makes, as arrays or shapes.
-        inner: the state that was given.
 
     Raises:
         ArgumentError: names the first leaf that only one of them has.

@@ -219,11 +219,7 @@ def export(
 
 
 def _check_for_onnx(target: Any, platforms: Any) -> None:
-    """Refuses arguments that name a device, since an ONNX model has none.
-
-    Raises:
-        ArgumentError: there is such an argument.
-    """
+    """Refuses arguments that name a device, since an ONNX model has none."""
     for name, value in (("target", target), ("platforms", platforms)):
         if value is not None:
             raise ArgumentError(
@@ -234,11 +230,7 @@ def _check_for_onnx(target: Any, platforms: Any) -> None:
 
 
 def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Callable[..., Any]:
-    """Returns the function in mixed precision.
-
-    Raises:
-        ArgumentError: the function has its own weights, and the user passes settings.
-    """
+    """Returns the function in mixed precision."""
     settings = api.settings_of(fn)
     if settings is not None and dtype is None and policy is None:
         return fn
@@ -257,11 +249,7 @@ def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Calla
 def _platforms(
     given: Sequence[str] | None, target: Target | None, also: Sequence[str]
 ) -> list[str]:
-    """Returns the platforms to lower for, by default with those in ``also``.
-
-    Raises:
-        ArgumentError: there is no such platform.
-    """
+    """Returns the platforms to lower for, by default with those in ``also``."""
     here = jax.export.default_export_platform()
     if given is None:
         return list(dict.fromkeys([here if target is None else target.platform, here, *also]))
@@ -279,13 +267,7 @@ def _platforms(
 def _exported(
     call: Call, types: tuple[tuple[Any, ...], dict[str, Any]], platforms: Sequence[str]
 ) -> jax.export.Exported:
-    """Lowers the program.
-
-    Raises:
-        ArgumentError: JAX cannot export the function.
-        ArgumentTypeError: an argument or a result is not an array; the function raises a type
-            error.
-    """
+    """Lowers the program."""
     args, kwargs = types
     leaves = jax.tree.leaves(types)
     is_symbolic = any(jax.export.is_symbolic_dim(d) for x in leaves if is_array(x) for d in x.shape)
@@ -303,11 +285,7 @@ def _exported(
 
 
 def _serialized(name: str, program: jax.export.Exported) -> bytes:
-    """Serializes the program.
-
-    Raises:
-        ArgumentError: JAX cannot serialize the types of arguments or results.
-    """
+    """Serializes the program."""
     try:
         return bytes(program.serialize())
     except (ValueError, KeyError, NotImplementedError) as error:

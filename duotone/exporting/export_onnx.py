@@ -61,13 +61,6 @@ def export_onnx(
 ) -> ExportedOnnx:
     """Writes a function that :func:`duotone.autocast` returned as an ONNX model.
 
-    Args:
-        fn: the function.
-        args: its positional arguments, as :func:`duotone.export` takes them.
-        kwargs: its keyword arguments, as :func:`duotone.export` takes them.
-        folder: the new folder.
-        batch_argnums: positions of arguments with a batch.
-
     Raises:
         ArgumentError: the model cannot express a pin of the policy, or jax2onnx cannot export the
             function.
@@ -79,7 +72,9 @@ def export_onnx(
     assert settings is not None, "autocast returned it"
     found = None if settings.off else half_named("export", settings.dtype or "float16")
     half = None if found is None else found.name
-    written = _in_float32(settings)
+    written = settings.function  # in float32, with its weights bound
+    if settings.weights is not None:
+        written = functools.partial(written, settings.weights.full())
     fn = api.autocast(written, dtype=half or "float32", policy=settings.policy)
     with errors_in_one_line(settings.name):
         seen = api.explain(fn, *args, **kwargs)
@@ -111,11 +106,7 @@ def export_onnx(
 
 
 def _jax2onnx() -> Callable[..., Any]:
-    """Imports the converter.
-
-    Raises:
-        MissingExtraError: the converter or one of its dependencies is not installed.
-    """
+    """Imports the converter."""
     try:
         return importlib.import_module("jax2onnx").to_onnx
     except ImportError as error:
@@ -131,22 +122,11 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _in_float32(settings: Any) -> Callable[..., Any]:
-    """Returns the function as written, with its weights bound."""
-    if settings.weights is None:
-        return settings.function
-    return functools.partial(settings.function, settings.weights.full())
-
-
 # --------------------------------------------------------------- policy
 
 
 def _check_pins(name: str, seen: Record) -> None:
-    """Refuses settings of the user that an ONNX model cannot express.
-
-    Raises:
-        ArgumentError: a scope, a region or a precision decided an operation.
-    """
+    """Refuses settings of the user that an ONNX model cannot express."""
     for one in seen.operations:
         if one.rule in (Rule.PINNED, Rule.UPDATE) or one.fixed.startswith(PRECISION):
             raise ArgumentError(
@@ -161,11 +141,7 @@ def _check_pins(name: str, seen: Record) -> None:
 
 
 def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callable[..., Any]) -> Any:
-    """Converts a function to a float32 model.
-
-    Raises:
-        ArgumentError: jax2onnx cannot convert it.
-    """
+    """Converts a function to a float32 model."""
     args, kwargs = types
     leaves, tree = jax.tree.flatten((args, kwargs))
     open_leaves = [position for position, leaf in enumerate(leaves) if is_array(leaf)]
@@ -200,12 +176,7 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
 def _written(
     folder: Path, call: Call, model: Any, record: Record, description: dict[str, Any]
 ) -> ExportedOnnx:
-    """Writes the folder, with versions and policy in the metadata of the model.
-
-    Raises:
-        ArgumentError: the model is too large for one file.
-        RewriteError: its results differ from those of the function.
-    """
+    """Writes the folder, with versions and policy in the metadata of the model."""
     about = {"function": call.name, "policy": description["policy"], **description["versions"]}
     for key, value in about.items():
         model.metadata_props.add(key=f"duotone.{key}", value=value)
@@ -216,11 +187,7 @@ def _written(
 
 
 def _difference(call: Call, made: ExportedOnnx) -> float | None:
-    """Returns the largest difference from the function; ``None`` if the model cannot run here.
-
-    Raises:
-        RewriteError: the difference is too large for rounding.
-    """
+    """Returns the largest difference from the function; ``None`` if the model cannot run here."""
     try:
         return difference_from(call, lambda *args, **kw: list(made.call(*args, **kw).values()))
     except (MissingExtraError, OnnxError) as error:

@@ -109,11 +109,7 @@ def _plain(names: list[str], before: str = "argument_") -> list[str]:
 def _module(
     tf: Any, name: str, program: jax.export.Exported, inputs: list[str], results: list[str]
 ) -> Any:
-    """Makes a TensorFlow module whose method ``call`` is the program.
-
-    Raises:
-        ArgumentError: as :func:`write_saved_model`.
-    """
+    """Makes a TensorFlow module whose method ``call`` is the program."""
     jax2tf = importlib.import_module("jax.experimental.jax2tf")
 
     def flat(*leaves: Any) -> list[Any]:
@@ -146,11 +142,7 @@ def _module(
 
 
 def _tensor_type(tf: Any, function: str, name: str, aval: Any) -> Any:
-    """Returns the TensorFlow type of one input or result.
-
-    Raises:
-        ArgumentError: TensorFlow has no such type.
-    """
+    """Returns the TensorFlow type of one input or result."""
     try:
         dtype = tf.dtypes.as_dtype(aval.dtype)
     except TypeError as error:
@@ -163,11 +155,7 @@ def _tensor_type(tf: Any, function: str, name: str, aval: Any) -> Any:
 
 
 def _save(tf: Any, module: Any, temporary: Path, folder: Path) -> None:
-    """Writes the SavedModel with TensorFlow.
-
-    Raises:
-        WriteError: TensorFlow cannot write it.
-    """
+    """Writes the SavedModel with TensorFlow."""
     try:
         tf.saved_model.save(module, str(temporary), signatures={SIGNATURE: module.signature})
     except tf.errors.OpError as error:
@@ -182,12 +170,7 @@ def _compared(
     program: jax.export.Exported,
     difference: Callable[[Callable[..., Any]], float | None],
 ) -> float | None:
-    """Compares on the CPU, since JAX may have reserved the memory of other devices.
-
-    Raises:
-        ArgumentError: TensorFlow cannot run the program.
-        RewriteError: the difference is too large for rounding.
-    """
+    """Compares on the CPU, since JAX may have reserved the memory of other devices."""
     if "cpu" not in program.platforms:
         logger.warning("export: %s was not compared: it is not for the CPU", name)
         return None

@@ -51,11 +51,7 @@ class _Folder:
         return f"{type(self).__name__}({', '.join(words)}; {compared}; {self.path})"
 
     def _feed(self, arrays: list[Any]) -> dict[str, np.ndarray]:
-        """Returns the arrays of a call by the names of the inputs.
-
-        Raises:
-            ArgumentError: the program takes another number of arrays.
-        """
+        """Returns the arrays of a call by the names of the inputs."""
         names = self.description["arguments"]
         if len(arrays) != len(names):
             raise ArgumentError(

@@ -36,12 +36,7 @@ _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 
 
 def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan]:
-    """Returns the rewritten model, and the casts in it.
-
-    Args:
-        painted: the painting.
-        storage: stores its tensors.
-    """
+    """Returns the rewritten model, and the casts in it."""
     writer = Writer(painted, storage)
     made = ONNX.ModelProto()
     source = painted.model
@@ -309,8 +304,7 @@ class Writer:
                 for found in node.attribute:
                     if found.type == ONNX.AttributeProto.TENSOR:
                         found.t.CopyFrom(self._storage.kept(found.t))
-                del node.output[:]
-                node.output.append(name)
+                node.output[:] = [name]
             else:
                 tensor = self._storage.halved(self._built.constants[value].tensor, self._half)
                 own = step.node.name if name == step.node.output[0] else name

@@ -116,12 +116,7 @@ def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
 
 
 def _check_model(source: Source) -> None:
-    """Raises unless a model is consistent.
-
-    Raises:
-        OnnxError: it has no graph, opsets that this ``onnx`` does not know, a value that two nodes
-            make or that is read before it is made, or a damaged tensor.
-    """
+    """Raises unless a model is consistent."""
     model = source.model
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise OnnxError("it has no graph: the file is empty, cut off, or something else.")
@@ -145,10 +140,6 @@ def _check_model(source: Source) -> None:
 
 def check_values(graph: GraphProto, outer: Collection[str] = ()) -> None:
     """Raises unless each value of a graph is made once, and before it is read.
-
-    Args:
-        graph: the graph.
-        outer: the names of outer graphs.
 
     Raises:
         OnnxError: a value is made twice, never, or after it is read.
@@ -193,17 +184,13 @@ def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
         if source.path is not None and path.exists() and path.samefile(source.path):
             raise ArgumentError(f"{out} is the model that is read: name another file to write.")
         if source.external and path.exists() and source.folder is not None:
-            data_files = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
-            for name in data_files:
+            outside = (t for t in tensors(source.model.graph) if is_external(t))
+            for name in {e.value for t in outside for e in t.external_data if e.key == "location"}:
                 if (source.folder / name).exists() and path.samefile(source.folder / name):
                     raise ArgumentError(f"{path} has the data of the model that is read.")
     check_free(out, overwrite=overwrite)
     if source.external:
         check_free(data_file(out), overwrite=overwrite)
-
-
-def _location(tensor: TensorProto) -> str:
-    return next((e.value for e in tensor.external_data if e.key == "location"), "")
 
 
 def data_file(out: Path) -> Path:

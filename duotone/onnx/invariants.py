@@ -46,10 +46,7 @@ class _State(NamedTuple):
 
 
 def without_invariants(model: ModelProto) -> ModelProto:
-    """Returns the model, whose loops read unchanged states from outside.
-
-    Args:
-        model: a model with inlined functions; it is not changed.
+    """Returns a copy of a model without functions, whose loops read unchanged states from outside.
 
     Returns:
         The same object if no loop carries such a value.

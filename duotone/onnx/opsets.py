@@ -56,13 +56,7 @@ def check_known(node: NodeProto, opted: Collection[str]) -> None:
 
 
 def say_newer(built: Built, half: HalfType, opset: int) -> None:
-    """Returns a line that names the opset that takes products in half if this one does not.
-
-    Args:
-        built: the model.
-        half: the half type.
-        opset: the opset of the model.
-    """
+    """Logs which newer opset takes products in half, if this one does not."""
     refused = {
         built.operations[node.index]
         for node in built.graph.nodes
@@ -91,10 +85,6 @@ def _first_with(operation: str, half: str, opset: int) -> int:
 
 def converted(model: ModelProto, opset: int) -> ModelProto:
     """Returns a model in another opset, by ONNX's own converter.
-
-    Args:
-        model: the model; it is not changed.
-        opset: the opset.
 
     Raises:
         ArgumentError: there is no such opset.

@@ -25,7 +25,13 @@ from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.nested import NESTED
 from duotone.onnx.opsets import say_newer
 from duotone.onnx.parts import Built
-from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
+from duotone.onnx.protos import (
+    ONNX,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    operation,
+)
 from duotone.onnx.providers import without_half
 from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external
@@ -156,13 +162,7 @@ def _say_ignored(policy: Policy) -> None:
 
 
 def paint(model: ModelProto, folder: Path | None, settings: Settings) -> PaintedModel:
-    """Paints a model.
-
-    Args:
-        model: a checked model; it is not changed.
-        folder: the folder of its external data.
-        settings: the settings of the rewrite.
-    """
+    """Paints a checked model, which is not changed; its external data is in a folder."""
     half, policy = settings.half, settings.policy
     model = without_invariants(inlined(model))
     resolved = _resolved(model, policy, half)
@@ -281,11 +281,7 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
 
 
 def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
-    """Returns the policy as the stages take it, for the operations of a model.
-
-    Raises:
-        UnknownOperationError: a list edit names an operation that neither ONNX nor the model has.
-    """
+    """Returns the policy as the stages take it, for the operations of a model."""
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
     policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)

@@ -362,11 +362,7 @@ def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
 
 
 def _check_opaque(node: NodeProto, scope: MutableMapping[str, int]) -> None:
-    """Raises if a nested graph that is not rewritten reads an outer value, whose type may change.
-
-    Raises:
-        OnnxError: it does.
-    """
+    """Raises if a graph that is not rewritten reads an outer value, whose type may change."""
     for graph in graphs_in(node):
         read = {name for inner in graph.node for name in inner.input}
         own = {value.name for value in (*graph.input, *graph.initializer)}

@@ -77,11 +77,6 @@ def _one_line(error: Exception) -> str:
 def inputs_for(source: files.Source, *, seed: int = 0, shapes: Shapes | None = None) -> Generated:
     """Makes random inputs with which a model runs.
 
-    Args:
-        source: the model.
-        seed: the seed of the random numbers.
-        shapes: the shapes of some inputs, by name.
-
     Returns:
         The inputs, with sizes that were tried for sides that the model leaves open.
 

@@ -132,7 +132,11 @@ def scaled_parts(
     Raises:
         ArgumentTypeError, ArgumentError: as for :func:`scaled_value_and_grad`.
     """
-    _check_callable(loss_fn)
+    if not callable(loss_fn):
+        raise ArgumentTypeError(
+            f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
+            "Pass the function itself, not its result."
+        )
     positions = check_argnums("argnums", argnums)
 
     def parts(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> tuple[jax.Array, Any, Any]:
@@ -159,11 +163,6 @@ def with_loss_scale_first(
     ``functools.wraps`` would show the signature of `loss_fn`, without the loss scale, and ``jit``
     would make the wrong argument static.
 
-    Args:
-        name: ``"grad"`` or ``"value_and_grad"``.
-        loss_fn: the function that `grad_fn` differentiates.
-        grad_fn: takes a loss scale, and the arguments of `loss_fn`.
-
     Returns:
         `grad_fn`.
     """
@@ -187,10 +186,6 @@ def with_loss_scale_first(
 
 def check_argnums(name: str, argnums: Any) -> int | tuple[int, ...]:
     """Checks the positions to differentiate, as for ``jax.grad``.
-
-    Args:
-        name: the name of the argument, for the error.
-        argnums: an integer, or a sequence of integers.
 
     Raises:
         ArgumentTypeError: it is neither.
@@ -238,16 +233,16 @@ def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
 
 def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
     """Returns the loss as an array and the auxiliary output; an error names the function."""
-    aux = None
+    aux, is_pair = None, isinstance(output, tuple | list) and len(output) == 2
     if has_aux:
-        if not isinstance(output, tuple | list) or len(output) != 2:
+        if not is_pair:
             raise ArgumentTypeError(
                 f"{loss_fn} must return a pair (loss, aux) because has_aux is "
                 f"True; it returned {shown(output)}."
             )
         output, aux = output
     if not isinstance(output, bool | int | float | complex) and not hasattr(output, "dtype"):
-        hint = " If it returns (loss, aux), pass has_aux=True." if _is_pair(output) else ""
+        hint = " If it returns (loss, aux), pass has_aux=True." if is_pair else ""
         raise ArgumentTypeError(
             f"{loss_fn} must return one floating scalar, the loss; it returned "
             f"{shown(output)}.{hint}"
@@ -266,20 +261,8 @@ def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
     return loss, aux
 
 
-def _check_callable(loss_fn: Any) -> None:
-    if not callable(loss_fn):
-        raise ArgumentTypeError(
-            f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
-            "Pass the function itself, not its result."
-        )
-
-
 def _describe(fn: Callable[..., Any]) -> str:
     """Returns the name of a function and, if Python knows them, its file and line."""
     name = getattr(fn, "__name__", type(fn).__name__)
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _is_pair(output: Any) -> bool:
-    return isinstance(output, tuple | list) and len(output) == 2

@@ -116,10 +116,6 @@ def skip_nonfinite(
 def with_extra_args(inner: Any, who: str) -> Any:
     """Returns an optimizer whose ``update`` takes extra arguments, from any with both methods.
 
-    Args:
-        inner: an Optax optimizer, or an object such as ``optax.MultiSteps``.
-        who: the function that was called, for the error.
-
     Raises:
         ArgumentTypeError: `inner` is not an optimizer.
     """
@@ -246,14 +242,6 @@ def guarded_apply(
 ) -> tuple[Any, Any]:
     """Calls :func:`guarded_update` and adds the updates to the parameters.
 
-    Args:
-        optimizer: has ``init`` and ``update``, and accepts extra arguments.
-        grads: unscaled gradients.
-        old: the optimizer's state.
-        params: the parameters.
-        finite: ``bool[]``.
-        extra: further arguments of ``update``.
-
     Returns:
         The new parameters in their own dtypes and the new state, or both unchanged.
 
@@ -278,13 +266,6 @@ def updated(
     parameters are half. So it gets all three as if the parameters were float32, and the state is
     stored in the dtypes from ``init``. Half gradients of half parameters are not converted.
 
-    Args:
-        optimizer: has ``init`` and ``update``, and accepts extra arguments.
-        grads: unscaled gradients.
-        old: the optimizer's state.
-        params: the parameters, or None.
-        extra: further arguments of ``update``.
-
     Returns:
         The updates, and the new state in the dtypes of `old`.
     """
@@ -307,7 +288,7 @@ def _any_half(tree: Any) -> bool:
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
     """Returns ``run()`` if `finite`, else ``keep(like)``; ``like`` has the types of ``run()``."""
     with updating():
-        if jax.typeof(finite).mat.varying or not _branching_is_free():
+        if jax.typeof(finite).mat.varying or platform_to_paint_for() != "cpu":
             done = run()
             return select_tree(finite, done, keep(done))
         if not isinstance(finite, Tracer) and finite.is_fully_addressable:
@@ -347,11 +328,6 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
         for new, old, chosen in pairs(done, keep(done))
     ]
     return jax.tree.unflatten(jax.tree.structure(done), leaves)
-
-
-def _branching_is_free() -> bool:
-    """Returns True if the host does not wait for a device to read a branch condition."""
-    return platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:

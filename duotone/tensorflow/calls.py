@@ -62,9 +62,6 @@ def keep_calls(graph: GraphDef) -> Marks:
 def loop_bodies(graph: GraphDef) -> dict[str, frozenset[int]]:
     """Returns the functions that are the bodies of loops.
 
-    Args:
-        graph: a GraphDef.
-
     Returns:
         By name, the numbers of the arguments that the loop's condition reads.
     """
@@ -103,7 +100,11 @@ def release(graph: GraphDef, marks: Collection[tuple[str, str]]) -> None:
 
 def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
     """Returns callers, and TensorList ops joined to one by ops that may carry a list."""
-    callers = {node.name for node in nodes if _calls(node)}
+    callers = {
+        node.name
+        for node in nodes
+        if node.op not in CALLS and any(True for _ in functions_named(node))
+    }
     if not callers:
         return []
     neighbours: dict[str, list[str]] = {}
@@ -130,8 +131,3 @@ def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
 
 def _holds_list(node: NodeDef) -> bool:
     return "TensorList" in node.op
-
-
-def _calls(node: NodeDef) -> bool:
-    """Returns True if a node calls a function that an attribute names."""
-    return node.op not in CALLS and any(True for _ in functions_named(node))

@@ -26,9 +26,6 @@ _SHOWN = 6
 def check_graph(graph: GraphDef) -> None:
     """Raises if a graph or a function of its library is invalid.
 
-    Args:
-        graph: a GraphDef.
-
     Raises:
         GraphDefError: the message names the problem and the node.
 

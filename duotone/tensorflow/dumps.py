@@ -65,15 +65,7 @@ class Dump:
         result: BodyResult,
         preserved: Sequence[bool],
     ) -> None:
-        """Writes the rewritten graph, the lists, and the lines of the log.
-
-        Args:
-            graph: the rewritten graph.
-            facts: its units.
-            precisions: the decisions of the passes, with their journal.
-            result: the result of the rewrite.
-            preserved: by node, whether it must keep its types.
-        """
+        """Writes the rewritten graph, the lists, and the lines of the log."""
         if self.log:
             _log(log_lines(Rewrite(self.item, self.level, preserved, facts, precisions, result)))
         if self.folder is None or not precisions.found_work:
@@ -97,12 +89,7 @@ class Dump:
 
 
 def start(resolved: Resolved, item: str) -> Dump:
-    """Begins the dump of one graph or function.
-
-    Args:
-        resolved: the user's policy.
-        item: ``"tf_graph"`` or the name of a function.
-    """
+    """Begins the dump of one graph or function."""
     dump = Dump(
         item,
         resolved.log_path,

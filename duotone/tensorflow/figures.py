@@ -86,7 +86,8 @@ def figures_of(graph: GraphDef, function: str = "") -> GraphFigures:
         for node in neutral.nodes:
             moved[node.op] += _bytes(node, neutral)
             if Trait.CONTRACTS in node.traits:
-                products[_reads_half(node, neutral)].append(node.flops)
+                half = any(neutral.values[value].dtype in HALF_TYPES for value in node.inputs)
+                products[half].append(node.flops)
             if _is_cast(node, neutral):
                 casts.append(_bytes(node, neutral))
     return GraphFigures(
@@ -134,10 +135,6 @@ def _bytes(node: Node, graph: Graph) -> int:
     if node.traits & {Trait.RESHAPES, Trait.SHAPES, Trait.STRUCTURAL}:
         return 0
     return sum(graph.values[v].bytes(half=False) for v in (*node.inputs, *node.outputs))
-
-
-def _reads_half(node: Node, graph: Graph) -> bool:
-    return any(graph.values[value].dtype in HALF_TYPES for value in node.inputs)
 
 
 def _is_cast(node: Node, graph: Graph) -> bool:

@@ -99,7 +99,8 @@ def read(path: str | Path) -> GraphFile:
     path = Path(path)
     file = find_saved_model(path) if path.is_dir() else path
     content = _bytes_of(file)
-    kind, message = _parse(content, file)
+    text = _text_of(content)
+    kind, message = _parse_binary(content, file) if text is None else _parse_text(text, file)
     if file != path and kind != "SavedModel":
         raise GraphDefError(f"{file} is a {kind}, not a SavedModel: the folder is damaged.")
     found = GraphFile(path, kind, message, file)
@@ -227,11 +228,6 @@ def _bytes_of(file: Path) -> bytes:
     return content
 
 
-def _parse(content: bytes, file: Path) -> tuple[Kind, Any]:
-    text = _text_of(content)
-    return _parse_binary(content, file) if text is None else _parse_text(text, file)
-
-
 def _text_of(content: bytes) -> str | None:
     """Returns the content as text, or None if it is not."""
     if _CONTROL.search(content):
@@ -250,12 +246,18 @@ def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
             continue
         try:
             return kind, text_format.Parse(text, make())
-        except text_format.ParseError as error:
-            raise _bad_text(file, kind, error) from error
         except RecursionError as error:
-            raise _too_deep(file) from error
-        except ValueError as error:  # a number that no field holds, broken UTF-8 in an escape
-            raise _bad_text(file, kind, error) from error
+            raise GraphDefError(
+                f"{file} nests messages deeper than any graph does: it is damaged, or made to do "
+                "harm."
+            ) from error
+        except (text_format.ParseError, ValueError) as error:
+            # ValueError: a number that no field holds, or broken UTF-8 in an escape.
+            position = "line " if isinstance(error, text_format.ParseError) else ""
+            reason = str(error)[:300]  # the parser repeats a long line
+            raise GraphDefError(
+                f"{file} is not a valid {kind} in text form: {position}{reason}"
+            ) from error
     raise GraphDefError(
         f"{file} is text, not a graph: it does not begin with a field of a GraphDef (node), "
         "a MetaGraphDef or a SavedModel."
@@ -287,15 +289,3 @@ def _is_plausible(found: GraphFile) -> bool:
     nodes = [node for graph in found.graphs() for node in graph.node]
     real = sum(bool(node.name and node.op) for node in nodes)
     return bool(found.graphs()) and 2 * real >= len(nodes)
-
-
-def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
-    """Shortens a long line, which the parser repeats."""
-    position = "line " if isinstance(error, text_format.ParseError) else ""
-    return GraphDefError(f"{file} is not a valid {kind} in text form: {position}{str(error)[:300]}")
-
-
-def _too_deep(file: Path) -> GraphDefError:
-    return GraphDefError(
-        f"{file} nests messages deeper than any graph does: it is damaged, or made to do harm."
-    )

@@ -35,12 +35,7 @@ class Frames:
 
 
 def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
-    """Returns the frames of a graph.
-
-    Args:
-        units: of the graph.
-        in_loop: whether the graph is the body of a loop itself.
-    """
+    """Returns the frames of a graph, which may be the body of a loop itself."""
     frame = [_ROOT] * len(units.nodes)
     around: dict[str, str] = {}
     has_frames = any(node.op in ENTERS for node in units.nodes)

@@ -196,11 +196,7 @@ class FunctionBody:
         )
 
     def close(self, casts: Iterable[CastNodeRecord]) -> FunctionDef:
-        """Returns the function with the rewritten body.
-
-        Args:
-            casts: the casts that were added to :attr:`graph`.
-        """
+        """Returns the function with the rewritten body."""
         function = type(self._function)()
         function.CopyFrom(self._function)
         written = {node.name: node for node in self.graph.node}

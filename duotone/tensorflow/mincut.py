@@ -41,10 +41,6 @@ ElementCount = Callable[[int, int], int | None]
 def paint_mincut(facts: Facts, precisions: Precisions) -> Precisions:
     """Repaints the units for which TensorFlow's rules leave a choice.
 
-    Args:
-        facts: the units.
-        precisions: TensorFlow's painting of them.
-
     Returns:
         Precisions whose casts move no more bytes than those of ``precisions``.
     """

@@ -179,10 +179,6 @@ def constrained_attributes(op: str) -> tuple[str, ...]:
 def attribute_values(node: NodeDef, definition: OpDefinition) -> dict[str, tuple[Any, ...]]:
     """Returns the attributes on which a node's kernel depends, defaults filled in.
 
-    Args:
-        node: the node.
-        definition: the definition of its op.
-
     Returns:
         Values by attribute name; a scalar is a tuple of one. Absent attributes are left out.
     """

@@ -275,13 +275,6 @@ def _check_policy(policy: Policy) -> None:
             )
 
 
-def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
-    """Returns the units that duotone's safety rules keep float32, for another painter."""
-    if settings.skipped or settings.rules is None:
-        return {}
-    return find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
-
-
 def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
     """Logs the half operations that duotone's safety rules would keep float32."""
     found = {**result.unsafe}
@@ -315,14 +308,7 @@ def _warn_of_unmatched(graph: GraphDef, settings: _Settings) -> None:
 def _rewrite_body(
     graph: GraphDef, item: str, preserved: Collection[str], settings: _Settings
 ) -> BodyResult:
-    """Rewrites one graph in place.
-
-    Args:
-        graph: the main graph or a function's body.
-        item: name of the function, or :data:`MAIN_GRAPH`.
-        preserved: nodes that keep their types.
-        settings: the settings that hold for all graphs.
-    """
+    """Rewrites one graph in place."""
     dump = dumps.start(settings.resolved, item)
     if not settings.skipped:
         dump.before(graph)
@@ -354,7 +340,9 @@ def _rewrite_body(
         settings.loops.get(item),
         settings.compiled,
     )
-    unsafe = _find_unsafe(facts, settings)
+    unsafe: Mapping[int, Reason] = {}
+    if settings.rules is not None and not settings.skipped:
+        unsafe = find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
     if settings.resolved.painter == "duotone":
         precisions = paint_duotone(facts, NO_MEASUREMENTS if function else settings.measured)
     else:

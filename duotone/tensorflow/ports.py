@@ -63,11 +63,6 @@ class Ports:
     def add_elements(self, position: int, written: int, producer: int) -> int:
         """Adds what a writer puts into a list of tensors.
 
-        Args:
-            position: of the writer.
-            written: the value that it writes.
-            producer: the graph node of the writer.
-
         Returns:
             The index of the new value.
         """

@@ -81,9 +81,6 @@ class ReadGraph:
 def read(facts: Facts) -> ReadGraph:
     """Reads a graph.
 
-    Args:
-        facts: its units.
-
     Returns:
         The neutral graph, and the units of each of its nodes.
     """
@@ -188,12 +185,6 @@ class _Reader:
         if self.facts.may_be_half(unit):
             self.constants[value] = unit
 
-    def _kept_constant(self, op: str, operands: Sequence[int]) -> Magnitude | None:
-        """Returns the magnitude of a result that has the elements of a constant."""
-        if op in _CONSTANT_FILLS:
-            return Magnitude.of(_CONSTANT_FILLS[op])
-        return kept_constant(traits_of(TRAITS, op), [self.values[v] for v in operands])
-
     # ------------------------------------------------------- nodes
 
     def _read(self, position: int, slot: int) -> _Slot:
@@ -206,8 +197,11 @@ class _Reader:
         reads = [self._read(position, slot) for slot in slots]
         if node.op in LIST_READERS:
             reads = [*self._read_elements(position), *reads]
-        operands = [value for value, _ in reads]
-        constant = self._kept_constant(node.op, operands)
+        read = [self.values[value] for value, _ in reads]
+        if node.op in _CONSTANT_FILLS:
+            constant = Magnitude.of(_CONSTANT_FILLS[node.op])
+        else:
+            constant = kept_constant(traits_of(TRAITS, node.op), read)
         element = element_unit(self.source, position) if node.op in LIST_WRITERS else None
         if element is not None:
             for port in ports:
@@ -218,7 +212,7 @@ class _Reader:
             made = [self.ports.add(position, p, len(self.nodes), constant) for p in ports]
             units = (self.source.outputs[position][p] for p in ports)
             makes = list(zip(made, units, strict=True))
-        read, results = ([self.values[v] for v, _ in side] for side in (reads, makes))
+        results = [self.values[v] for v, _ in makes]
         row, flops = row_of(node, read, results), flops_of(node, read, results)
         self._append(position, node.op, row, reads, makes, attributes_of(node.op, slots), flops)
 

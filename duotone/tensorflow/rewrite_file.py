@@ -174,17 +174,9 @@ def _kept(
     fetch: Sequence[str] | None,
     feed: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Returns the nodes that a graph must keep; names of nodes of other graphs are ignored.
+    """Returns the nodes to fetch, those to feed, and whether the former are only those unread.
 
-    Args:
-        graph: the graph.
-        meta_graph: its MetaGraphDef, or None.
-        names: the names of the nodes of all graphs of the file.
-        fetch: the ``fetch`` argument of :func:`rewrite_file`.
-        feed: the ``feed`` argument of :func:`rewrite_file`.
-
-    Returns:
-        The fetched nodes, the fed ones, and whether the fetched ones are those that nothing reads.
+    ``names`` are those of the nodes of all graphs of the file; a graph ignores those of others.
     """
     elsewhere = {*names} - {node.name for node in graph.node}
     fetched = {node_of(name) for name in fetch or ()}

@@ -134,11 +134,7 @@ def _saved_model(tf: Any, source: GraphFile) -> Loaded:
 
 
 def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
-    """Returns the serving signature, or the first by name.
-
-    Raises:
-        GraphDefError: there is none.
-    """
+    """Returns the serving signature, or the first by name."""
     names = sorted(name for name in signatures if not name.startswith("__"))
     if not names:
         raise GraphDefError(f"{source.path}: it has no signature, so it has no inputs and results.")
@@ -146,11 +142,7 @@ def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
 
 
 def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
-    """Returns a graph from its placeholders to the nodes that nothing reads.
-
-    Raises:
-        GraphDefError: a node is a variable, or a placeholder for one.
-    """
+    """Returns a graph from its placeholders to the nodes that nothing reads."""
     graph = _imported(tf, tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString()))
     for node in graph.get_operations():
         fed = node.type == "Placeholder" and without_arrays(node.outputs[0])
@@ -210,11 +202,6 @@ def _inlined(tf: Any, graph: Any, results: Sequence[str]) -> Any:
 
 def run(loaded: Loaded, tensors: Sequence[Tensor], feed: Mapping[str, Any]) -> list[np.ndarray]:
     """Runs a graph without Grappler.
-
-    Args:
-        loaded: the graph.
-        tensors: the tensors to return.
-        feed: the inputs by name.
 
     Raises:
         tensorflow.errors.OpError: TensorFlow cannot run it.

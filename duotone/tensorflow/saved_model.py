@@ -72,9 +72,6 @@ def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[st
     These are the outputs and inputs of the signatures, the nodes for saving and restoring, and the
     nodes of the collections (a training operation, losses, initializers).
 
-    Args:
-        meta_graph: a MetaGraphDef.
-
     Returns:
         Node names to fetch, and node names to feed; sorted, those that the graph has.
     """
@@ -141,9 +138,14 @@ def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) ->
         WriteError: the file system refuses it.
     """
     check_new_folder(folder)
+    own = {*FILE_NAMES, _FINGERPRINT}  # in the folder itself, not in subfolders
+
+    def ignored(inside: str, names: list[str]) -> set[str]:
+        return own.intersection(names) if Path(inside) == source else set()
+
     with folder_in_one_step(folder) as copy:
         try:
-            shutil.copytree(source, copy, ignore=_graphs_of(source), dirs_exist_ok=True)
+            shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
         finally:
             _let_owner_write(copy)
         write_atomically(copy / graph_file, content)
@@ -153,9 +155,3 @@ def _let_owner_write(folder: Path) -> None:
     """Makes the folders of a copy writable, since a model in a store may be read-only."""
     for name, _, _ in os.walk(folder):
         Path(name).chmod(Path(name).stat().st_mode | stat.S_IRWXU)
-
-
-def _graphs_of(source: Path) -> Any:
-    """Names the graph files and the fingerprint to ignore in the folder, not in subfolders."""
-    own = {*FILE_NAMES, _FINGERPRINT}
-    return lambda folder, _: own if Path(folder) == source else ()

@@ -36,11 +36,7 @@ def halve_const(node: NodeDef, half: HalfType) -> None:
 
 
 def _elements(node: NodeDef) -> Any:
-    """Returns the elements that a ``Const`` has in its message.
-
-    Raises:
-        GraphDefError: its bytes are not a number of float32 elements.
-    """
+    """Returns the elements that a ``Const`` has in its message."""
     tensor = node.attr["value"].tensor
     if not tensor.tensor_content:
         return np.asarray(tensor.float_val, np.float32)

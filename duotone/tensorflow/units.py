@@ -119,10 +119,6 @@ class Units:
 def make_units(graph: GraphDef, find_op: FindOp) -> Units:
     """Returns the units of a graph.
 
-    Args:
-        graph: the GraphDef; it is only read.
-        find_op: gives the definition of an op or library function.
-
     Returns:
         Its units.
 
@@ -238,14 +234,7 @@ def _is_uniform(definition: OpDefinition) -> bool:
 def _add_node(
     units: Units, node: NodeDef, definition: OpDefinition, layouts: dict[str, _Layout]
 ) -> None:
-    """Adds the units of one node.
-
-    Args:
-        units: the units of the nodes before it.
-        node: the node.
-        definition: the definition of its op.
-        layouts: those that are the same for all nodes of an op; found ones are added.
-    """
+    """Adds the units of one node."""
     layout = layouts.get(node.op)
     given = node.attr
     if layout is None or any(t.name and t.name not in given for t in layout.attributes):

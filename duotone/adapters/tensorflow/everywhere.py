@@ -155,18 +155,13 @@ def _stepping(method: Any) -> Any:
             return method(self, *args, **kwargs)
         token = _inside.set(True)
         try:
-            return getattr(_wrapper_of(self), method.__name__)(*args, **kwargs)
+            if self not in _wrappers:
+                from duotone.adapters.enable import optimizer_from_environment
+
+                _wrappers[self] = optimizer_from_environment(self)
+            return getattr(_wrappers[self], method.__name__)(*args, **kwargs)
         finally:
             _inside.reset(token)
 
     setattr(step, _HOOK, True)
     return step
-
-
-def _wrapper_of(optimizer: Any) -> Any:
-    """Returns the wrapper of an optimizer, always the same one."""
-    if optimizer not in _wrappers:
-        from duotone.adapters.enable import optimizer_from_environment
-
-        _wrappers[optimizer] = optimizer_from_environment(optimizer)
-    return _wrappers[optimizer]

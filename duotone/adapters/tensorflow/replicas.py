@@ -72,10 +72,6 @@ def all_of(strategy: Any, finite: Any) -> Any:
     return tf.reduce_all(tf.stack(strategy.experimental_local_results(finite)))
 
 
-def _sum_of(strategy: Any, loss: Any) -> Any:
-    return None if loss is None else tf.add_n(strategy.experimental_local_results(loss))
-
-
 def take_or_skip(
     rule: ScaleRule,
     state: State,
@@ -101,8 +97,9 @@ def take_or_skip(
     def decide(strategy: Any, finite: Any, loss: Any, *args: Any) -> Any:
         with float32_scope():
             taken = all_of(strategy, finite)
-            before = in_use(rule, state)
-            after = advance(rule, before, taken, _sum_of(strategy, loss))
+            if loss is not None:
+                loss = tf.add_n(strategy.experimental_local_results(loss))
+            after = advance(rule, in_use(rule, state), taken, loss)
             updated = _if(taken, lambda: _each(strategy, update, args))
             stored = state.assign(after, without_value=rule.is_fixed)
             return tf.group(updated, *stored)

@@ -109,8 +109,10 @@ class WrapSettings:
         """
         if self.half is None:
             return
-        _check_names(self.half, self.policy or Policy())
-        wanted = LiveSettings(self.half, _with_float32_scope(self.policy))
+        policy = self.policy or Policy()
+        rewrite(new_graph(), dtype=self.half, policy=policy.replace(keep_full=()))  # checks it
+        kept = policy.replace(keep_full=(*policy.keep_full, _KEPT))
+        wanted = LiveSettings(self.half, kept)
         current = switch.settings()
         if current is None:
             switch.enable(wanted)
@@ -121,16 +123,6 @@ class WrapSettings:
                 "process has one rewrite: wrap all optimizers with the same dtype and policy, or "
                 "call duotone.tensorflow.disable_mixed_precision_graph_rewrite() first."
             )
-
-
-def _check_names(half: str, policy: Policy) -> None:
-    """Raises PolicyError if TensorFlow graphs cannot be rewritten with a policy."""
-    rewrite(new_graph(), dtype=half, policy=policy.replace(keep_full=()))
-
-
-def _with_float32_scope(policy: Policy | None) -> Policy:
-    policy = policy or Policy()
-    return policy.replace(keep_full=(*policy.keep_full, _KEPT))
 
 
 def _of_device(policy: Policy | None) -> str | None:

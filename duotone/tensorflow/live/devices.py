@@ -13,9 +13,6 @@ def choose_for(tf: Any) -> HalfChoice:
 
     On GPUs this is float16, as in TensorFlow's own pass, since TensorFlow has float16 kernels for
     them.
-
-    Args:
-        tf: the module ``tensorflow``.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:

@@ -133,7 +133,9 @@ def _rewrite(
     names = {node.name for node in graph.node}
     kept = {name for name in preserved if name in names}
     kept |= {node.name for node in graph.node if node.op in PLACEHOLDERS}
-    placed = _without_devices(graph) if settings.any_device else {}
+    placed = {node.name: node.device for node in graph.node} if settings.any_device else {}
+    for node in graph.node if placed else ():
+        node.device = ""
     result = rewrite_nodes(
         graph,
         kept,
@@ -173,14 +175,7 @@ def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGr
 def rewrite_unlowered(
     graph: GraphDef, fetched: Sequence[str], settings: LiveSettings, *, compiled: bool
 ) -> RewriteResult:
-    """Rewrites a graph as Python traced it, with its functions and without lowering control flow.
-
-    Args:
-        graph: nodes that must keep their types are marked in it.
-        fetched: names of nodes that keep their types.
-        settings: how to rewrite.
-        compiled: whether XLA compiles it.
-    """
+    """Rewrites a graph as Python traced it: with functions, and control flow is not lowered."""
     marks = keep_calls(graph)
     done = rewrite(
         graph,
@@ -198,14 +193,6 @@ def _is_of_dataset(graph: GraphDef, preserved: Collection[str]) -> bool:
     """Returns True for a function of ``tf.data``: all its arguments are nodes to keep."""
     arguments = [node.name for node in graph.node if node.op == "_Arg"]
     return bool(arguments) and set(arguments) <= set(preserved)
-
-
-def _without_devices(graph: GraphDef) -> dict[str, str]:
-    """Removes the devices of all nodes; returns them by node."""
-    placed = {node.name: node.device for node in graph.node}
-    for node in graph.node:
-        node.device = ""
-    return placed
 
 
 def _place(graph: GraphDef, placed: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ lacks.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Iterator
@@ -62,20 +63,13 @@ def install(rewrite: Rewrite) -> None:
     """Rewrites every function with ``jit_compile=True`` that is traced from now on.
 
     Later calls do nothing. A TensorFlow that lacks a private name is left alone.
-
-    Args:
-        rewrite: rewrites the graph that calls a function.
     """
     with _lock:
         if _installed or missing():
             return
-        callbacks = importlib.import_module(_TRANSFORM).CONCRETE_FUNCTION_CALLBACKS
-
-        def traced(function: Any) -> None:
-            _replace(function, rewrite)
-
+        traced = functools.partial(_replace, rewrite=rewrite)
         _installed.append(traced)
-        callbacks.append(traced)
+        importlib.import_module(_TRANSFORM).CONCRETE_FUNCTION_CALLBACKS.append(traced)
 
 
 def _replace(function: Any, rewrite: Rewrite) -> None:

@@ -86,11 +86,7 @@ def compare_step(step: Any, *args: Any) -> Difference:
 
 
 def _settings_for(step: Any) -> LiveSettings:
-    """Returns how graphs are rewritten.
-
-    Raises:
-        ArgumentError: they are not, or ``step`` is not a ``tf.function``.
-    """
+    """Returns how graphs are rewritten."""
     settings = switch.settings()
     if settings is None:
         raise ArgumentError(
@@ -106,11 +102,7 @@ def _settings_for(step: Any) -> LiveSettings:
 
 
 def _given(tf: Any, traced: Any, args: Sequence[Any]) -> list[Any]:
-    """Returns the tensors that a call of a traced function reads: arguments, then captures.
-
-    Raises:
-        ArgumentError: an argument is something other than a tensor or array.
-    """
+    """Returns the tensors that a call of a traced function reads: arguments, then captures."""
     arrays = [one for one in tf.nest.flatten(args) if isinstance(one, np.ndarray | tf.Tensor)]
     inputs, captured = traced.graph.inputs, list(traced.captured_inputs)
     if len(arrays) + len(captured) != len(inputs):

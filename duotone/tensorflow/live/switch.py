@@ -56,9 +56,6 @@ _state = _State()
 def enable(settings: LiveSettings) -> None:
     """Switches the rewrite on, for all graphs that TensorFlow optimizes from now on.
 
-    Args:
-        settings: how graphs are rewritten.
-
     Raises:
         MissingExtraError: TensorFlow is not installed.
         TensorFlowError: this TensorFlow does not call the plug-in.
@@ -160,11 +157,7 @@ def _renew(tf: Any) -> None:
 
 
 def _check(tf: Any) -> None:
-    """Runs a small graph.
-
-    Raises:
-        TensorFlowError: the plug-in was not called.
-    """
+    """Runs a small graph."""
     _state.seen.clear()
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
