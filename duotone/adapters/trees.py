@@ -77,12 +77,6 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
 def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
     """Refuses an optimizer that makes one update out of each of several gradients.
 
-    Args:
-        updates: the optimizer's updates, or their shapes.
-        params: the parameters.
-        examples: the result of :func:`check_gradients`.
-        who: the method that was called, for the error.
-
     Raises:
         ArgumentError: names the first leaf.
     """

@@ -45,15 +45,6 @@ def write_saved_model(
 ) -> ExportedSavedModel:
     """Writes a program as a SavedModel.
 
-    Args:
-        folder: the new folder.
-        fn: the function that :func:`duotone.autocast` returned; its parameters name the inputs.
-        call: the call.
-        program: the lowered program.
-        record: the contents of ``explain.json``.
-        description: the contents of ``export.json`` so far.
-        difference: compares a callable's results with the function's own.
-
     Raises:
         ArgumentError: TensorFlow has no type for an argument or result, or does not take the
             program.

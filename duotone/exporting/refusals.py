@@ -16,10 +16,6 @@ LARGEST = 2**31 - 2**20
 def errors_in_one_line(name: str, hint: str = "") -> Iterator[None]:
     """Replaces errors of tracing a function by one that names it.
 
-    Args:
-        name: the name of the function.
-        hint: a remedy, after the first line of the error.
-
     Raises:
         ArgumentTypeError: replaces a type error, which the function may have raised itself.
         ArgumentError: replaces other errors; duotone's own errors do not change.

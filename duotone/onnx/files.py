@@ -50,9 +50,6 @@ class Source:
 def read(model: ModelProto | str | Path) -> Source:
     """Reads a model, and checks its consistency.
 
-    Args:
-        model: the file of a model, or an ``onnx.ModelProto``.
-
     Raises:
         ArgumentTypeError: it is neither.
         OnnxError: the file is damaged, or its graph is invalid.

@@ -25,13 +25,7 @@ from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.nested import NESTED
 from duotone.onnx.opsets import say_newer
 from duotone.onnx.parts import Built
-from duotone.onnx.protos import (
-    ONNX,
-    GraphProto,
-    ModelProto,
-    TensorProto,
-    operation,
-)
+from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
 from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external

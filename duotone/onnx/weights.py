@@ -36,10 +36,6 @@ def count(tensor: TensorProto) -> int:
 def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """Returns the file, offset and length in bytes of external data.
 
-    Args:
-        tensor: a tensor with external data.
-        folder: the folder of the model; ``None`` for a model without a file.
-
     Raises:
         OnnxError: the file or the range does not exist.
     """

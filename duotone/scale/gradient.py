@@ -119,13 +119,6 @@ def scaled_parts(
 ) -> Callable[..., tuple[jax.Array, Any, Any]]:
     """Calls :func:`scaled_value_and_grad` without the check of the gradients.
 
-    Args:
-        loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
-        argnums: the arguments of `loss_fn` to differentiate, counted from 0 without the loss scale.
-        has_aux: whether `loss_fn` returns a pair.
-        allow_int: whether integer arguments may be differentiated.
-        what: how errors call `loss_fn`.
-
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> (loss, aux, gradients)``.
 
@@ -214,11 +207,6 @@ def _index(number: Any) -> int:
 
 def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
     """Refuses positions beyond the arguments of a call.
-
-    Args:
-        name: the name of the argument, for the error.
-        argnums: the positions that :func:`check_argnums` returned.
-        count: the number of positional arguments of the call, without a loss scale.
 
     Raises:
         ArgumentTypeError: there are too few.

@@ -166,12 +166,6 @@ def _not_an_optimizer(inner: Any) -> str:
 def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tuple[Any, jax.Array]:
     """Returns gradients as a plain tree, and whether they are finite on all devices.
 
-    Args:
-        grads: a tree, or a :class:`ScaledGrad`. Its ``finite`` is used, because it was computed
-            before clipping, for instance, could hide an infinity.
-        axes: the result of :func:`check_axis_name`.
-        who: the function that was called, for the error.
-
     Raises:
         ArgumentError: devices could disagree and no axis is named.
     """
@@ -187,10 +181,6 @@ def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
     Inside ``shard_map(check_vma=True)``, types have the axes along which an array varies. With
     ``check_vma=False`` and in ``pmap`` they do not. ``vmap`` needs no check: if only one lane skips
     a step, every lane gets its own parameters, and their shape shows it.
-
-    Args:
-        axes: named axes, or None to read them from types.
-        who: the function that was called, for the error.
 
     Raises:
         ArgumentError: the code runs inside axes that types do not track, and `axes` is None.

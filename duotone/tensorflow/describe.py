@@ -16,14 +16,7 @@ ARGUMENTS = ("_Arg", "_Retval")
 def describe(
     facts: Facts, precisions: Precisions, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
-    """Returns the painting of all float32 type attributes, and why.
-
-    Args:
-        facts: the units.
-        precisions: the painter's decisions.
-        hidden: whether arguments and results, which are not nodes of a function, are omitted.
-        skipped: whether the whole graph was, since its device gains nothing.
-    """
+    """Returns the painting of all float32 type attributes, and why."""
     units = facts.units
     painting: dict[str, dict[str, str]] = {}
     decisions = []

@@ -87,9 +87,6 @@ class GraphFile:
 def read(path: str | Path) -> GraphFile:
     """Reads a graph file or SavedModel folder.
 
-    Args:
-        path: the file or folder.
-
     Returns:
         Its graphs.
 

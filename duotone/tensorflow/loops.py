@@ -39,11 +39,6 @@ def loops_of(units: Units) -> Iterator[tuple[int, list[int]]]:
 def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
     """Makes NextIterations and Merges agree, in the order of the nodes.
 
-    Args:
-        units: the graph.
-        allow: the units that are half, with the rule; it is changed.
-        journal: the journal of the passes so far; changes are appended.
-
     Raises:
         GraphDefError: as :func:`loops_of`.
     """

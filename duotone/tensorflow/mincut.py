@@ -72,14 +72,7 @@ def paint_mincut(facts: Facts, precisions: Precisions) -> Precisions:
 def cast_elements(
     facts: Facts, allow: Iterable[int], elements: ElementCount, unknown: int = 0
 ) -> int:
-    """Returns elements that go through casts.
-
-    Args:
-        facts: the units.
-        allow: which of them are half.
-        elements: how many elements a port has.
-        unknown: the size to assume for a port of unknown shape.
-    """
+    """Returns elements that go through casts."""
     units = facts.units
     half = set(allow)
     total = 0

@@ -76,9 +76,6 @@ class Precisions:
 def paint(facts: Facts) -> Precisions:
     """Paints the units as TensorFlow does.
 
-    Args:
-        facts: the units and what is known of them; edges between lists of tensors are added.
-
     Returns:
         Their precisions.
 

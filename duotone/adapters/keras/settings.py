@@ -91,11 +91,6 @@ def check_policy(policy: Any) -> Policy | None:
 def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
     """Returns the half type to rewrite to: the one named, or the one that is fast on this device.
 
-    Args:
-        dtype: checked.
-        policy: checked.
-        what: the thing that is rewritten, for the log line if no half type is fast.
-
     Returns:
         ``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are.
     """

@@ -38,14 +38,6 @@ def run_step(
 ) -> Any:
     """Calls a training step and restores the state if the step is skipped.
 
-    Args:
-        model: the model.
-        optimizer: the wrapped optimizer it was compiled with.
-        step: takes state and data, returns logs and state.
-        state: trainable, non-trainable, optimizer and metrics variables.
-        *args: the data.
-        **kwargs: further arguments of a custom step.
-
     Returns:
         Logs and state.
     """

@@ -248,13 +248,6 @@ def enable(
 ) -> LossScaleOptimizer:
     """Wraps a Keras optimizer, and switches the rewrite of this process on.
 
-    Args:
-        optimizer: a Keras optimizer that does not scale the loss yet.
-        loss_scale: as for :class:`LossScaleOptimizer`.
-        dtype: the half type, or None for the choice of the device.
-        policy: which operations may be painted.
-        rewrite: whether graphs are rewritten.
-
     Raises:
         ArgumentTypeError, ArgumentError: as for :class:`LossScaleOptimizer`; a global dtype policy
             of Keras that is a mixed one.

@@ -233,13 +233,6 @@ def enable(
 ) -> V1LossScaleOptimizer:
     """Wraps an optimizer of TensorFlow 1, and switches the rewrite of this process on.
 
-    Args:
-        optimizer: an optimizer of ``tf.compat.v1.train``.
-        loss_scale: ``"dynamic"``, a number, a loss-scale object or None.
-        dtype: the half type, or None for the choice of the device.
-        policy: which operations may be painted.
-        rewrite: whether graphs are rewritten.
-
     Raises:
         ArgumentTypeError, ArgumentError: an argument that cannot be used.
     """

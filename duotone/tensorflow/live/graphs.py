@@ -113,12 +113,7 @@ def rewrite_live(
 
 
 def find_unsafe(kept: KeptGraph) -> Mapping[str, str]:
-    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons.
-
-    Args:
-        kept: a graph that Grappler passed. It is rewritten again, since the first call of a step is
-            not to wait for this.
-    """
+    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons."""
     if kept.function or not kept.texts or kept.settings.painter == "duotone":
         return {}
     graph = new_graph.FromString(kept.texts[0])
@@ -154,11 +149,6 @@ def _rewrite(
 
 def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:
     """Rewrites a graph's functions in place: those that XLA compiles.
-
-    Args:
-        graph: it calls the function, and its library has all functions that this one calls.
-        name: of the function.
-        settings: how to rewrite.
 
     Returns:
         The record of the function.
