@@ -166,6 +166,9 @@ def _not_an_optimizer(inner: Any) -> str:
 def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tuple[Any, jax.Array]:
     """Returns gradients as a plain tree, and whether they are finite on all devices.
 
+    The ``finite`` of a :class:`ScaledGrad` is used: it was computed before anything, such as
+    clipping, could hide an infinity.
+
     Raises:
         ArgumentError: devices could disagree and no axis is named.
     """

@@ -37,7 +37,7 @@ def loops_of(units: Units) -> Iterator[tuple[int, list[int]]]:
 
 
 def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
-    """Makes NextIterations and Merges agree, in the order of the nodes.
+    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``.
 
     Raises:
         GraphDefError: as :func:`loops_of`.

@@ -74,7 +74,7 @@ class Precisions:
 
 
 def paint(facts: Facts) -> Precisions:
-    """Paints the units as TensorFlow does.
+    """Paints the units as TensorFlow does; adds edges between lists of tensors to them.
 
     Returns:
         Their precisions.

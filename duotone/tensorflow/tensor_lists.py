@@ -131,7 +131,7 @@ def agree(
     journal: Journal,
     stage: Stage,
 ) -> None:
-    """Gives all members one precision."""
+    """Gives all members one precision; changes ``allow`` and ``deny``, and writes the journal."""
     if any(member in deny for member in cluster.members):
         for member in cluster.members:
             allow.pop(member, None)

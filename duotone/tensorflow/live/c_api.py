@@ -126,23 +126,6 @@ class Api:
         if function(initialize).code not in _OK:
             raise self.misfit("it refuses the plug-in: another one may have its device type")
 
-    def load(self, library: Path) -> None:
-        """Registers the plug-in of a shared library by the public function.
-
-        Args:
-            library: a library that exports ``TF_InitGraph``.
-
-        Raises:
-            TensorFlowError: this TensorFlow refuses the plug-in.
-        """
-        self._library.TF_LoadPluggableDeviceLibrary.restype = c.c_void_p
-        status = self._library.TF_NewStatus()
-        self._library.TF_LoadPluggableDeviceLibrary(str(library).encode(), c.c_void_p(status))
-        code = self._library.TF_GetCode(c.c_void_p(status))
-        self._library.TF_DeleteStatus(c.c_void_p(status))
-        if code:
-            raise self.misfit("it refuses the plug-in")
-
     def preserved(self, item: int) -> list[str]:
         """Returns the names of the nodes that a graph must keep.
 

@@ -116,6 +116,7 @@ def find_unsafe(kept: KeptGraph) -> Mapping[str, str]:
     """Returns the half nodes that duotone's safety rules would keep float32, with the reasons."""
     if kept.function or not kept.texts or kept.settings.painter == "duotone":
         return {}
+    # Rewritten again, since the first call of a step is not to wait for this.
     graph = new_graph.FromString(kept.texts[0])
     return _rewrite(graph, kept.preserved, kept.settings, checked=True).unsafe
 
