@@ -191,26 +191,21 @@ def rewrite_graphs(
     Raises:
         DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
     """
-    from rich.markup import escape
-
     from duotone.tensorflow.rewrite_file import rewrite_file
 
-    def line(stage: str) -> str:
-        return escape(f"{stage} {out if stage == 'writing' else graph}")
-
-    with console.status(line("reading")) as status:
-        return rewrite_file(
-            graph,
-            out,
-            overwrite=overwrite,
-            fetch=None if fetch is None else names(fetch),
-            feed=names(feed),
-            dtype=dtype.value,
-            painter=None if painter is None else painter.value,
-            device=device,
-            calibration=calibration,
-            on_stage=lambda stage: status.update(line(stage)),
-        )
+    return onnx.show_stages(
+        console,
+        graph,
+        out,
+        rewrite_file,
+        overwrite=overwrite,
+        fetch=None if fetch is None else names(fetch),
+        feed=names(feed),
+        dtype=dtype.value,
+        painter=None if painter is None else painter.value,
+        device=device,
+        calibration=calibration,
+    )
 
 
 def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:

@@ -155,9 +155,6 @@ def with_loss_scale_first(
 
     ``functools.wraps`` would show the signature of `loss_fn`, without the loss scale, and ``jit``
     would make the wrong argument static.
-
-    Returns:
-        `grad_fn`.
     """
     own = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     grad_fn.__name__ = grad_fn.__qualname__ = f"{name}_of_{own}"

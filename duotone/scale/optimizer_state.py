@@ -255,9 +255,6 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
         state: outside compiled functions.
         who: the method that was called, for the error.
 
-    Returns:
-        Its numbers.
-
     Raises:
         ArgumentError: a number is out of range.
         ArgumentTypeError: the state is traced.

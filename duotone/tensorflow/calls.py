@@ -38,9 +38,6 @@ def keep_calls(graph: GraphDef) -> Marks:
     Args:
         graph: a GraphDef; marks are added to its nodes.
 
-    Returns:
-        The marked nodes, for :func:`release`.
-
     Example:
         >>> from duotone.tensorflow.protos import new_graph
         >>> graph = new_graph()

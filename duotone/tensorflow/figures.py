@@ -18,7 +18,7 @@ from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve
 from duotone.tensorflow.functions import FunctionBody, reachable
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op
-from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef, NodeDef, library_of
+from duotone.tensorflow.protos import HALVES, GraphDef, NodeDef, library_of
 from duotone.tensorflow.reading import read
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
@@ -146,4 +146,4 @@ def _is_cast(node: Node, graph: Graph) -> bool:
 
 def _has_half(node: NodeDef) -> bool:
     types = (t for value in node.attr.values() for t in (value.type, *value.list.type))
-    return any(one in (HALF, BFLOAT16) for one in types)
+    return any(one in HALVES.values() for one in types)

@@ -87,9 +87,6 @@ class GraphFile:
 def read(path: str | Path) -> GraphFile:
     """Reads a graph file or SavedModel folder.
 
-    Returns:
-        Its graphs.
-
     Raises:
         GraphDefError: the path does not exist, or is not a graph that can be read.
     """
@@ -111,9 +108,6 @@ def read_graph(path: str | Path) -> GraphDef:
 
     Args:
         path: the path of a file or SavedModel folder.
-
-    Returns:
-        The GraphDef.
 
     Raises:
         GraphDefError: the path does not exist, or is not a graph that can be read.

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from duotone.explaining import tensorboard
 from duotone.explaining.tensorboard import CAST, Shown
-from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef, bodies_of
+from duotone.tensorflow.protos import HALVES, GraphDef, bodies_of
 from duotone.tensorflow.rewrite_file import GraphResult
 from duotone.tensorflow.rewrite_record import RULES, BodyResult, Decision, RewriteResult
 from duotone.text.numbers import add_row, amount
@@ -22,7 +22,6 @@ from duotone.text.numbers import add_row, amount
 _STYLE = {"f16": "green", "bf16": "green", "f32": "yellow"}
 _HALF = {"f16": "half (float16)", "bf16": "half (bfloat16)"}
 _FULL = "full (float32)"
-_HALF_TYPES = {HALF: "float16", BFLOAT16: "bfloat16"}
 _SHOWN = 3
 
 
@@ -119,7 +118,7 @@ def half_before(graph: GraphDef) -> Counter[str]:
     counts: Counter[str] = Counter()
     for node in (node for _, nodes in bodies_of(graph) for node in nodes):
         types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
-        counts.update(name for dtype, name in _HALF_TYPES.items() if dtype in types)
+        counts.update(name for name, dtype in HALVES.items() if dtype in types)
     return counts
 
 

@@ -49,9 +49,6 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
         policy: its list edits and its level.
         known: names of all ops and functions, to find misspelt edits.
 
-    Returns:
-        The lists.
-
     Raises:
         PolicyError: an op is on two lists, or the level does not exist for this dtype.
         UnknownOperationError: an edit names an op that does not exist.

@@ -216,9 +216,6 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
         label: the node's ``_kernel`` attribute; usually empty.
         values: the result of :func:`attribute_values`, with the type in question replaced.
 
-    Returns:
-        True if one kernel for the device, or else for ``DEFAULT``, fits.
-
     Example:
         >>> has_kernel("MatMul", "GPU", "", {"T": (19,)})
         True

@@ -35,15 +35,7 @@ CAPABILITIES = Capabilities(
 
 
 def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
-    """Paints the units by duotone's rules.
-
-    Args:
-        facts: the units and their properties.
-        measured: the ranges that calibration found, by port.
-
-    Returns:
-        Their precisions, each with its rule.
-    """
+    """Paints the units by duotone's rules; calibration has measured ranges by port."""
     built = read(facts)
     can = dataclasses.replace(CAPABILITIES, fuses_casts=facts.compiled)
     nodes, ports = facts.units.nodes, built.ports if measured else {}
@@ -67,15 +59,7 @@ _UNSAFE = frozenset({Rule.CONSTANT, *SAFETY_RULES}) - {Rule.DEVICE, Rule.RANGE}
 
 
 def find_unsafe(facts: Facts) -> dict[int, Reason]:
-    """Returns the units that duotone's safety rules keep float32, with their reasons.
-
-    Args:
-        facts: the units, with the policy as duotone's painter takes it. TensorFlow's painter adds
-            edges to the units, so this comes first.
-
-    Returns:
-        By unit, the reason.
-    """
+    """Returns the units that duotone's safety rules keep float32, with their reasons."""
     built = read(facts)
     found = decide(built.graph, facts.resolved, CAPABILITIES)
     unsafe: dict[int, Reason] = {}

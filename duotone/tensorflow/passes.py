@@ -76,9 +76,6 @@ class Precisions:
 def paint(facts: Facts) -> Precisions:
     """Paints the units as TensorFlow does; adds edges between lists of tensors to them.
 
-    Returns:
-        Their precisions.
-
     Raises:
         GraphDefError: a loop or a list of tensors is damaged.
     """

@@ -61,11 +61,7 @@ class Ports:
         return index
 
     def add_elements(self, position: int, written: int, producer: int) -> int:
-        """Adds what a writer puts into a list of tensors.
-
-        Returns:
-            The index of the new value.
-        """
+        """Adds what a writer puts into a list of tensors."""
         index = self.add(position, ELEMENTS, producer)
         like = self.values[written]
         self.values[index] = dataclasses.replace(

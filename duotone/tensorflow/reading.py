@@ -79,11 +79,7 @@ class ReadGraph:
 
 
 def read(facts: Facts) -> ReadGraph:
-    """Reads a graph.
-
-    Returns:
-        The neutral graph, and the units of each of its nodes.
-    """
+    """Reads a graph."""
     reader = _Reader(facts)
     for position in facts.units.order:
         reader.add(position)

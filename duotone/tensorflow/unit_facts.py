@@ -10,12 +10,9 @@ from duotone.ops.entries import Kind
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow.devices import DeviceType, placement
 from duotone.tensorflow.op_registry import attribute_values, has_kernel
-from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED
+from duotone.tensorflow.protos import FLOAT, HALVES, QUANTIZED
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.units import Units
-
-HALF_TYPES = {"float16": HALF, "bfloat16": BFLOAT16}
-"""The data type of each half dtype."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Facts:
     @property
     def half(self) -> int:
         """Number of the half type."""
-        return HALF_TYPES[self.dtype]
+        return HALVES[self.dtype]
 
     def kind(self, unit: int) -> Kind:
         """Returns the list that the op of a unit's node is on."""

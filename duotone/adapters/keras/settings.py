@@ -89,11 +89,7 @@ def check_policy(policy: Any) -> Policy | None:
 
 
 def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
-    """Returns the half type to rewrite to: the one named, or the one that is fast on this device.
-
-    Returns:
-        ``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are.
-    """
+    """Returns the half type to rewrite to: the one named, or the one that is fast here; or None."""
     if dtype is not None:
         return dtype
     merged = (policy or Policy()).merged_with_environment()

@@ -36,11 +36,7 @@ from duotone.scale.optimizer_state import MixedPrecisionState
 def run_step(
     model: Any, optimizer: Any, step: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls a training step and restores the state if the step is skipped.
-
-    Returns:
-        Logs and state.
-    """
+    """Calls a training step and restores the state if the step is skipped."""
     form = _form(state)
     flags = (i for i, v in enumerate(optimizer.variables) if v is optimizer.last_finite)
     position = next(flags, None)

@@ -45,13 +45,7 @@ _Base: Any = tf.compat.v1.train.Optimizer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Computed:
-    """A call of ``compute_gradients``.
-
-    Attributes:
-        finite: ``bool[]``, whether its gradients are finite.
-        loss: the loss, unscaled.
-        keys: its variables.
-    """
+    """A call of ``compute_gradients``: are its gradients finite, its loss, and its variables."""
 
     finite: Any
     loss: Any

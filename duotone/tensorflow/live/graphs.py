@@ -149,11 +149,7 @@ def _rewrite(
 
 
 def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:
-    """Rewrites a graph's functions in place: those that XLA compiles.
-
-    Returns:
-        The record of the function.
-    """
+    """Rewrites a graph's functions in place: those that XLA compiles."""
     start = time.perf_counter()
     fetched = [node.name for node in graph.node if node.op not in PLACEHOLDERS]
     done = rewrite_unlowered(graph, fetched, settings, compiled=True)

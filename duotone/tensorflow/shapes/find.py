@@ -86,9 +86,6 @@ def shape_of_port(text: str, by_name: Mapping[str, NodeDef], depth: int = 8) -> 
         text: the port, as inputs of nodes name it: ``"name"`` or ``"name:1"``.
         by_name: the nodes of the graph.
         depth: how many nodes in a row are looked at.
-
-    Returns:
-        Its shape; None where it is not known.
     """
     name, port = split_input(text)
     node = by_name.get(name)
