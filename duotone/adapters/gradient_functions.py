@@ -79,11 +79,6 @@ class GradientFunctions:
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
         """Returns ``autocast(scaled_value_and_grad(loss_fn, …))``, each time the same object.
 
-        Args:
-            loss_fn: returns the loss, or a pair with `has_aux`.
-            has_aux: whether it returns a pair.
-            traced: whether this call is part of a larger program, which keeps what it traces.
-
         Raises:
             ArgumentTypeError: `loss_fn` is not callable.
         """

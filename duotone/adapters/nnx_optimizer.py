@@ -175,13 +175,6 @@ class Optimizer(nnx.Optimizer[M]):
         It takes the arguments of :meth:`minimize` with one batch, and does not change them. Call it
         before the first step. Further calls with other batches add to the measurements.
 
-        Args:
-            loss_fn: as for :meth:`compute_gradients`.
-            model: differentiated with respect to the variables ``wrt``.
-            *args: further arguments of ``loss_fn``.
-            has_aux: whether ``loss_fn`` returns a pair.
-            **kwargs: keyword arguments of ``loss_fn``.
-
         Returns:
             The measurements on all batches so far; print it for a table.
 

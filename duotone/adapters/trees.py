@@ -39,11 +39,6 @@ def check_differentiable(params: Any) -> None:
 def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     """Refuses gradients of leaves that the parameters do not have, or of another shape.
 
-    Args:
-        grads: a tree of gradients.
-        params: the parameters, or None if they are unknown.
-        who: the method that was called, for the error.
-
     Returns:
         The number of gradients in each leaf, stacked along a first axis as for differential
         privacy; None if each leaf is one gradient, the usual case.

@@ -135,13 +135,10 @@ class Wrapped:
         return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
 
     def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
-        """Returns the state of this optimizer, with the loss scale in use.
+        """Returns the state of this optimizer, with the loss scale in use, found in any state.
 
-        Args:
-            state: the state of this optimizer, or of an outer one.
-            who: the method that was called, for the error.
-            checked: whether to always check the loss scale; if False, it is checked only if its
-                numbers can be read without waiting for the device.
+        It checks the loss scale if asked to, or if its numbers can be read without waiting for the
+        device.
 
         Raises:
             ArgumentTypeError, ArgumentError: as ``find`` and ``check`` of ``optimizer_state``.

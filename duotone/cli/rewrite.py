@@ -171,26 +171,7 @@ def rewrite_graphs(
     *,
     overwrite: bool = False,
 ) -> FileResult:
-    """Rewrites a file and shows the current stage.
-
-    Args:
-        console: shows the stage.
-        graph: the file or folder to read.
-        out: the file or folder to write; ``None`` writes nothing.
-        fetch: the option ``--fetch``.
-        feed: the option ``--feed``.
-        dtype: the option ``--dtype``.
-        painter: the option ``--painter``.
-        device: the device of the graph.
-        calibration: the option ``--calibration``.
-        overwrite: whether to replace an existing file.
-
-    Returns:
-        The rewritten graphs.
-
-    Raises:
-        DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
-    """
+    """Rewrites a file and shows the current stage; takes the options of the command line."""
     from duotone.tensorflow.rewrite_file import rewrite_file
 
     return onnx.show_stages(

@@ -62,11 +62,6 @@ def difference_from(
 ) -> float | None:
     """Returns the largest relative difference of the results; ``None`` without arrays to call with.
 
-    Args:
-        call: the call of the function.
-        exported: the program that was written.
-        device: the device for which the function is painted.
-
     Raises:
         RewriteError: the difference is too large for rounding.
     """

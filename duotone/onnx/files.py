@@ -198,11 +198,6 @@ def data_file(out: Path) -> Path:
 def write(model: ModelProto, out: Path, data: Sequence[Iterator[bytes]] = ()) -> None:
     """Writes a model, its external data first.
 
-    Args:
-        model: its message; external data refers to :func:`data_file`.
-        out: the file.
-        data: the pieces of each tensor of external data, in order.
-
     Raises:
         OnnxError: the message is larger than the limit of protobuf.
         WriteError: the file system refuses to write.

@@ -36,10 +36,6 @@ def _operations() -> list[str]:
 def check_known(node: NodeProto, opted: Collection[str]) -> None:
     """Checks that the name of an operation of ONNX's domain is not a misspelled one.
 
-    Args:
-        node: a node whose operation has no schema.
-        opted: the operations that the policy lists: their names are meant.
-
     Raises:
         OnnxError: ONNX has no such operation, and one with nearly this name.
     """

@@ -121,9 +121,6 @@ def scaled_parts(
 
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> (loss, aux, gradients)``.
-
-    Raises:
-        ArgumentTypeError, ArgumentError: as for :func:`scaled_value_and_grad`.
     """
     if not callable(loss_fn):
         raise ArgumentTypeError(

@@ -37,11 +37,7 @@ def loops_of(units: Units) -> Iterator[tuple[int, list[int]]]:
 
 
 def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
-    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``.
-
-    Raises:
-        GraphDefError: as :func:`loops_of`.
-    """
+    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``."""
     for carried, merges in loops_of(units):
         if all(merge in allow for merge in merges):
             if carried not in allow:

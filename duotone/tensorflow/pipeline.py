@@ -174,21 +174,11 @@ def rewrite_nodes(
     policy: Policy | None,
     checked: bool = False,
 ) -> BodyResult:
-    """Rewrites the nodes of a graph in place, and none of its functions.
+    """Rewrites the nodes of a graph that TensorFlow has checked, in place, and no function.
 
-    Args:
-        graph: a GraphDef that TensorFlow has checked.
-        preserved: names of nodes that keep their types.
-        dtype: as for :func:`rewrite`.
-        device: as for :func:`rewrite`.
-        policy: as for :func:`rewrite`.
-        checked: whether the result names half nodes that duotone's safety rules would keep float32,
-            which takes as long as the rewrite; then nothing is logged or written to a folder.
-
-    Raises:
-        ArgumentError: as :func:`rewrite`.
-        GraphDefError: as :func:`rewrite`.
-        PolicyError: as :func:`rewrite`.
+    The arguments are those of :func:`rewrite`. If ``checked``, the result names the half nodes that
+    duotone's safety rules would keep float32, which takes as long as the rewrite; then nothing is
+    logged or written to a folder.
     """
     settings = _settings(graph, dtype, None, device, policy)
     if checked:

@@ -91,8 +91,8 @@ class _Reader:
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.source = facts, facts.units
-        self.frames = frames_of(self.source, in_loop=facts.tested is not None)
-        self.ports = Ports(self.source, facts.shapes, self.frames.body)
+        self.bodies, self.body = frames_of(self.source, in_loop=facts.tested is not None)
+        self.ports = Ports(self.source, facts.shapes, self.body)
         self.values = self.ports.values
         self.nodes: list[Node] = []
         self.units: list[tuple[int, ...]] = []
@@ -133,10 +133,10 @@ class _Reader:
 
     def _bodies(self) -> list[Body]:
         """Returns the bodies, with the values that decide whether a loop goes on."""
-        bodies = list(self.frames.bodies)
+        bodies = self.bodies
         for position, node in enumerate(self.source.nodes):
             if node.op == "LoopCond":
-                body = self.frames.body[position]
+                body = self.body[position]
                 until = self.ports.operand(self.source.sources[position][0])
                 bodies[body] = dataclasses.replace(bodies[body], until=until)
         if self.facts.tested is not None and self.tests:
@@ -286,7 +286,7 @@ class _Reader:
             outputs=tuple(value for value, _ in makes),
             half_inputs=halves[0],
             half_outputs=halves[1],
-            body=self.frames.body[position],
+            body=self.body[position],
             scope=name.rpartition("/")[0],
             region="",
             source=name,

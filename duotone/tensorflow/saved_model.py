@@ -127,12 +127,6 @@ def find_saved_model(folder: Path) -> Path:
 def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) -> None:
     """Copies a SavedModel folder with other graphs; the new folder appears in one step.
 
-    Args:
-        folder: the new folder; :func:`duotone._files.check_new_folder` has passed it.
-        source: the SavedModel folder with variables and assets.
-        graph_file: name of the file that has the graphs.
-        content: the new content of that file.
-
     Raises:
         ArgumentError: as :func:`duotone._files.check_new_folder`.
         WriteError: the file system refuses it.

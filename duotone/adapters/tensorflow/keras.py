@@ -246,11 +246,6 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 def enable(
     optimizer: Any, loss_scale: Any, *, dtype: Any, policy: Any, rewrite: bool
 ) -> LossScaleOptimizer:
-    """Wraps a Keras optimizer, and switches the rewrite of this process on.
-
-    Raises:
-        ArgumentTypeError, ArgumentError: as for :class:`LossScaleOptimizer`; a global dtype policy
-            of Keras that is a mixed one.
-    """
+    """Wraps a Keras optimizer, and switches the rewrite of this process on."""
     check_global_policy()
     return LossScaleOptimizer(optimizer, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)

@@ -57,12 +57,7 @@ def _merged_replicas() -> int:
 
 
 def across(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls ``function(strategy, *args)`` once for all replicas.
-
-    Args:
-        function: what to call.
-        *args: values of this replica; the function gets those of all replicas.
-    """
+    """Calls ``function(strategy, *args)`` once for all replicas."""
     merge = tf.__internal__.distribute.interim.maybe_merge_call
     return merge(function, tf.distribute.get_strategy(), *args)
 

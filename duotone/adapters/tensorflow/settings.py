@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from duotone.adapters import ENABLE
 from duotone.adapters.tensorflow.rule import NONE, ScaleRule, data_of, rule_of
+from duotone.devices.half_choice import HalfChoice, choose_half, cpu_flags
 from duotone.errors import ArgumentError
 from duotone.measuring.libraries import library
 from duotone.policy.arguments import check_policy, half_named
 from duotone.policy.plain_data import policy_data, policy_of
 from duotone.policy.policy import Policy
+from duotone.tensorflow.devices import OLDEST_FAST_CAPABILITY
 from duotone.tensorflow.live import switch
-from duotone.tensorflow.live.devices import choose_for
 from duotone.tensorflow.live.graphs import LiveSettings
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.protos import new_graph
@@ -138,3 +139,16 @@ def _of_device(policy: Policy | None) -> str | None:
         choice.reason,
     )
     return None
+
+
+def choose_for(tf: Any) -> HalfChoice:
+    """Chooses the half type: on GPUs float16, for which TensorFlow has kernels, as its own pass."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return choose_half("cpu", cpu_flags=cpu_flags())
+    details = tf.config.experimental.get_device_details(gpus[0])
+    capability = details.get("compute_capability", (0, 0))
+    shown = ".".join(map(str, capability))
+    if tuple(capability) >= OLDEST_FAST_CAPABILITY:
+        return HalfChoice("float16", f"compute capability {shown} has float16 Tensor Cores")
+    return HalfChoice(None, f"compute capability {shown} has no Tensor Cores")

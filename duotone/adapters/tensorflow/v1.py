@@ -39,7 +39,6 @@ class _Eager:
     """The key of the variables that all functions share, instead of a graph."""
 
 
-_EAGER = _Eager()
 _Base: Any = tf.compat.v1.train.Optimizer
 
 
@@ -95,7 +94,7 @@ class V1LossScaleOptimizer(_Base):
         """Returns the variables of the loss scale in the current graph; creates them once."""
         with tf.init_scope():
             eager = tf.executing_eagerly()  # the caller is a tf.function
-            graph = _EAGER if eager else tf.compat.v1.get_default_graph()
+            graph = _Eager if eager else tf.compat.v1.get_default_graph()
             if graph not in self._states:
                 self._states[graph] = self._new_state()
             return self._states[graph]

@@ -112,9 +112,6 @@ class Api:
     def register(self, initialize: Any) -> None:
         """Registers a plug-in by TensorFlow's own function, whose name is not public.
 
-        Args:
-            initialize: an :data:`Initialize`.
-
         Raises:
             TensorFlowError: this TensorFlow has no such function, or refuses the plug-in.
         """

@@ -1,5 +1,6 @@
-"""Arrays: shapes of ops that cut, join and rearrange.
+"""Arrays: shapes of ops that cut, join and rearrange, and of lists of tensors.
 
+The handle of a list has the shape of one element.
 ``algebra`` says how rules work.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from duotone.tensorflow.shapes.algebra import same
 from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule
 
 
@@ -167,6 +169,30 @@ def strided_slice(operation: Operation) -> Sequence[Shape]:
     return [(*result, *shape[axis:])]
 
 
+def new_list(operation: Operation) -> Sequence[Shape]:
+    """Infers an empty list, whose first input is the shape of its elements."""
+    sides = operation.value(0)
+    if sides is None or operation.shape(0) == ():  # one number: the rank is not known
+        return [None]
+    return [tuple(None if side is None or side < 0 else side for side in sides)]
+
+
+def unstacked(operation: Operation) -> Sequence[Shape]:
+    """Infers the list of the rows of a tensor."""
+    return [operation.known(0)[1:]]
+
+
+def pushed(operation: Operation) -> Sequence[Shape]:
+    """Infers a list with one more element, the last input."""
+    return [operation.shapes[-1]]
+
+
+def stacked(operation: Operation) -> Sequence[Shape]:
+    """Infers the tensor whose rows are the elements of a list."""
+    count = operation.integer("num_elements", -1)
+    return [(count if count >= 0 else None, *operation.known(0))]
+
+
 _FAMILIES: dict[ShapeRule, str] = {
     reshape: "Reshape",
     transpose: "Transpose",
@@ -183,6 +209,11 @@ _FAMILIES: dict[ShapeRule, str] = {
     gather: "Gather GatherV2 ResourceGather",
     one_hot: "OneHot",
     strided_slice: "StridedSlice",
+    new_list: "EmptyTensorList TensorListReserve",
+    unstacked: "TensorListFromTensor",
+    pushed: "TensorListPushBack TensorListSetItem",
+    stacked: "TensorListStack",
+    same: "TensorListGetItem TensorListPopBack",  # an element, and the rest of the list
 }
 
 ARRAYS: dict[str, ShapeRule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
