@@ -89,11 +89,7 @@ def cast_elements(
 
 
 class _Variables:
-    """The variables of the minimum cut, and the variable of each unit.
-
-    Attributes:
-        count: the number of all variables, given precisions included.
-    """
+    """The variables of the minimum cut, and the variable of each unit."""
 
     def __init__(self, facts: Facts, precisions: Precisions) -> None:
         self.count = 2

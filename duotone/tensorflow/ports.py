@@ -45,9 +45,6 @@ class Ports:
             port: its number, or :data:`ELEMENTS` or :data:`INITIAL`.
             producer: the graph node that makes it.
             constant: its magnitude if its value is known.
-
-        Returns:
-            Its index.
         """
         index = self.found.get((position, port), len(self.values))
         dtype, shape, size = self._known_of(position, port)
