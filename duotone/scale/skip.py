@@ -281,7 +281,7 @@ def _any_half(tree: Any) -> bool:
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
     """Returns ``run()`` if `finite`, else ``keep(like)``; ``like`` has the types of ``run()``."""
     with updating():
-        if jax.typeof(finite).mat.varying or platform_to_paint_for() != "cpu":
+        if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
             return select_tree(finite, done, keep(done))
         if not isinstance(finite, Tracer) and finite.is_fully_addressable:
@@ -321,6 +321,11 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
         for new, old, chosen in pairs(done, keep(done))
     ]
     return jax.tree.unflatten(jax.tree.structure(done), leaves)
+
+
+def _branching_is_free() -> bool:
+    """Returns True if the host does not wait for a device to read a branch condition."""
+    return platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:

@@ -38,14 +38,7 @@ class Ports:
     def add(
         self, position: int, port: int, producer: int = -1, constant: Magnitude | None = None
     ) -> int:
-        """Adds the value of a port; a reader that came first may have added it.
-
-        Args:
-            position: of the node.
-            port: its number, or :data:`ELEMENTS` or :data:`INITIAL`.
-            producer: the graph node that makes it.
-            constant: its magnitude if its value is known.
-        """
+        """Adds the value of a port; a reader that came first may have added it."""
         index = self.found.get((position, port), len(self.values))
         dtype, shape, size = self._known_of(position, port)
         sides = ("?",) if shape is None else tuple("?" if d is None else d for d in shape)

@@ -42,7 +42,7 @@ def _window(
 def convolution(operation: Operation) -> Sequence[Shape]:
     """Infers a convolution, whose filters end in input channels and output channels.
 
-    Those of a depthwise one end in channels and a multiplier.
+    The filters of a depthwise one end in channels and a multiplier.
     """
     shape, filters = operation.shape(0), operation.shape(1)
     if shape is None:
