@@ -230,22 +230,17 @@ MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 
 def _keeps_its_state(opt: Any) -> bool:
     """Returns True for an optimizer of Keras or TensorFlow, whose state is in variables."""
-    return _is_keras(opt) or _is_of_tensorflow(opt)
+    return _is_keras(opt) or _is_of(sys.modules.get("tensorflow.python.training.optimizer"), opt)
 
 
 def _is_keras(opt: Any) -> bool:
     """Returns True for a Keras optimizer, or a class of them (which the adapter refuses)."""
-    optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
-    base = getattr(optimizers, "Optimizer", None)
-    if not isinstance(base, type):
-        return False
-    return isinstance(opt, base) or (isinstance(opt, type) and issubclass(opt, base))
+    return _is_of(getattr(sys.modules.get("keras"), "optimizers", None), opt)
 
 
-def _is_of_tensorflow(opt: Any) -> bool:
-    """Returns True for an optimizer of ``tf.compat.v1.train``, or a class of them."""
-    training = sys.modules.get("tensorflow.python.training.optimizer")
-    base = getattr(training, "Optimizer", None)
+def _is_of(module: Any, opt: Any) -> bool:
+    """Returns True for an ``Optimizer`` of a module, or a class of them."""
+    base = getattr(module, "Optimizer", None)
     if not isinstance(base, type):
         return False
     return isinstance(opt, base) or (isinstance(opt, type) and issubclass(opt, base))

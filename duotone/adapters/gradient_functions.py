@@ -22,14 +22,14 @@ from duotone.transforms.autocast import autocast
 logger = logging.getLogger("duotone")
 
 _MANY = 16
-_MOST_KEPT = 64
+MOST_KEPT = 64
 
 
-class _Borrowed:
+class Borrowed:
     """A callable with a weak reference to a function, if Python allows one, and with its name."""
 
     def __init__(self, fn: Callable[..., Any], forget: Callable[[Any], Any]) -> None:
-        self._get = reference(fn, forget)
+        self._get = _reference(fn, forget)
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     @property
@@ -37,10 +37,11 @@ class _Borrowed:
         return self._get()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
         return self._get()(*args, **kwargs)
 
 
-def reference(fn: Any, forget: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
+def _reference(fn: Any, forget: Callable[[Any], Any]) -> Callable[[], Any]:
     """Returns a reference to a function: weak, unless Python allows only a strong one."""
     try:
         if isinstance(fn, types.MethodType):
@@ -72,16 +73,11 @@ class GradientFunctions:
         self.policy = policy
         self._painting = 0
         self.handed_out = False
-        self._kept: dict[Any, tuple[_Borrowed, Callable[..., ScaledGrad]]] = {}
+        self._kept: dict[Any, tuple[Borrowed, Callable[..., ScaledGrad]]] = {}
         self._compiled = 0
 
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
         """Returns ``autocast(scaled_value_and_grad(loss_fn, …))``, each time the same object.
-
-        Args:
-            loss_fn: returns the loss, or a pair with `has_aux`.
-            has_aux: whether it returns a pair.
-            traced: whether this call is part of a larger program, which keeps what it traces.
 
         Raises:
             ArgumentTypeError: `loss_fn` is not callable.
@@ -95,12 +91,12 @@ class GradientFunctions:
             return kept[1]
         if not callable(loss_fn):
             scaled_value_and_grad(loss_fn)  # raises the error for this
-        borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
+        borrowed = Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
         function = scaled_value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
         if self._rewrite or self._dtype == OFF:
             function = autocast(function, dtype=self._dtype, policy=without_heal(policy))
         self._kept[key] = (borrowed, function)
-        while len(self._kept) > _MOST_KEPT:
+        while len(self._kept) > MOST_KEPT:
             self._kept.pop(next(iter(self._kept)), None)
         if not traced:
             self._count(borrowed.__name__)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +142,27 @@ class LossScaleCallback(keras.callbacks.Callback):
 
 
 _NAME = "LossScaleCallback"
+
+
+def counted(run: Callable[..., Any], look: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Returns a training function that logs skipped steps, since Keras shows ``loss: nan`` alone.
+
+    Args:
+        run: the function that Keras made.
+        look: reads the count, given the result of calls 1, 2, 4, 8, …: reading waits for the
+            device.
+    """
+    calls = itertools.count(1)
+
+    @functools.wraps(run, updated=())
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        number = next(calls)
+        if number & (number - 1) == 0:
+            look(result)
+        return result
+
+    return counting
 
 
 def _wrapped_optimizers(model: Any) -> list[Any]:

@@ -113,12 +113,7 @@ def check_model(model: Any) -> None:
 
 
 def is_plain(model: Any, wrapped: type) -> bool:
-    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once.
-
-    Args:
-        model: a Keras model.
-        wrapped: the class of optimizers that are wrapped already.
-    """
+    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, wrapped):
         return False

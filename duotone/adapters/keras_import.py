@@ -36,11 +36,7 @@ class _Optimizer:
 
 
 def _class_of_backend() -> Any:
-    """Returns the class of the wrapped optimizer.
-
-    Raises:
-        ArgumentError: duotone has none for the backend of Keras.
-    """
+    """Returns the class of the wrapped optimizer."""
     keras: Any = sys.modules["keras"]
     backend = keras.backend.backend()
     if backend == "jax":
@@ -65,11 +61,7 @@ def name_optimizer() -> None:
 
 
 def name_backend(error: ImportError) -> None:
-    """Adds the remedy to the error of importing Keras without its backend.
-
-    Args:
-        error: the error of the import.
-    """
+    """Adds the remedy to the error of importing Keras without its backend."""
     library = (error.name or "").partition(".")[0]
     if library in ("tensorflow", "torch", "openvino"):
         error.add_note(

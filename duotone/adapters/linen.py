@@ -149,11 +149,7 @@ class TrainState(train_state.TrainState):
     ) -> Calibration:
         """Measures a batch, and paints later steps by it; see ``calibrate`` of the optimizer.
 
-        Args:
-            loss_fn: as for :meth:`compute_gradients`.
-            *args: further arguments of ``loss_fn``.
-            has_aux: whether ``loss_fn`` returns a pair.
-            **kwargs: keyword arguments of ``loss_fn``.
+        It takes the arguments of :meth:`compute_gradients`.
 
         Returns:
             The measurements on all batches so far; print it for a table.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import optax
 from flax import nnx
 
-from duotone.adapters.gradient_functions import identity, reference
+from duotone.adapters.gradient_functions import MOST_KEPT, Borrowed, identity
 from duotone.adapters.nnx import (
     TAG,
     merge_in,
@@ -175,13 +175,6 @@ class Optimizer(nnx.Optimizer[M]):
         It takes the arguments of :meth:`minimize` with one batch, and does not change them. Call it
         before the first step. Further calls with other batches add to the measurements.
 
-        Args:
-            loss_fn: as for :meth:`compute_gradients`.
-            model: differentiated with respect to the variables ``wrt``.
-            *args: further arguments of ``loss_fn``.
-            has_aux: whether ``loss_fn`` returns a pair.
-            **kwargs: keyword arguments of ``loss_fn``.
-
         Returns:
             The measurements on all batches so far; print it for a table.
 
@@ -291,22 +284,14 @@ def _chosen(finite: Any, new: Any, old: Any) -> Any:
         return new
 
 
-class _PureLoss:
-    """A loss function of split NNX objects; also returns the changed objects.
-
-    It has a weak reference to ``loss_fn``, which is alive during every call.
-    """
+class _PureLoss(Borrowed):
+    """A loss function of split NNX objects; also returns the changed objects."""
 
     def __init__(
         self, loss_fn: Callable[..., Any], has_aux: bool, forget: Callable[[Any], Any]
     ) -> None:
-        self._loss_fn = reference(loss_fn, forget)
+        super().__init__(loss_fn, forget)
         self._has_aux = has_aux
-        self.__name__ = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-
-    @property
-    def __wrapped__(self) -> Any:
-        return self._loss_fn()
 
     def __call__(self, params: Any, definition: Any, rest: Any, others: Any) -> Any:
         with nnx.merge_context(TAG, inner=True) as context:
@@ -316,7 +301,7 @@ class _PureLoss:
             holding(*modules_in((model, first, args, kwargs))),
             inside(first[0]) if first else nullcontext(),
         ):
-            output = self._loss_fn()(*first, model, *args, **kwargs)
+            output = self._get()(*first, model, *args, **kwargs)
         aux = None
         if self._has_aux:
             if not isinstance(output, tuple | list) or len(output) != 2:
@@ -326,7 +311,6 @@ class _PureLoss:
 
 
 _PURE_LOSSES: dict[Any, _PureLoss] = {}
-_MOST_KEPT = 64
 
 
 def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
@@ -339,6 +323,6 @@ def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
         forget = _PURE_LOSSES.pop  # bound here: when Python ends, the name is gone before the loss
         kept = _PureLoss(loss_fn, has_aux, lambda _: forget(key, None))
         _PURE_LOSSES[key] = kept
-        while len(_PURE_LOSSES) > _MOST_KEPT:
+        while len(_PURE_LOSSES) > MOST_KEPT:
             _PURE_LOSSES.pop(next(iter(_PURE_LOSSES)), None)
     return kept

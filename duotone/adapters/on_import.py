@@ -10,6 +10,7 @@ Several functions for one library run in the order in which they were registered
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import sys
@@ -41,11 +42,11 @@ def when_imported(
         sys.meta_path.insert(0, _Finder(name, then, failed))
 
 
+@dataclasses.dataclass(eq=False)
 class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(
-        self, name: str, then: Callable[[], None], failed: Callable[[ImportError], None] | None
-    ) -> None:
-        self._name, self._then, self._failed = name, then, failed
+    name: str
+    then: Callable[[], None]
+    failed: Callable[[ImportError], None] | None
 
     def find_spec(
         self,
@@ -53,7 +54,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self.name:
             return None
         # Only later finders: another duotone finder for the same library would call this one.
         others = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
@@ -67,30 +68,27 @@ class _Finder(importlib.abc.MetaPathFinder):
         """Calls the function after the first import."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            self._then()
-
-    def failed(self, error: ImportError) -> None:
-        """Calls the other function after a failed import."""
-        if self._failed is not None:
-            self._failed(error)
+            self.then()
 
 
+@dataclasses.dataclass(eq=False)
 class _Loader(importlib.abc.Loader):
     """The library's own loader; notifies the finder afterwards."""
 
-    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
-        self._loader, self._finder = loader, finder
+    loader: importlib.abc.Loader
+    finder: _Finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
         # Restores the library's own loader, which it may use to find its resources.
         assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
+        module.__spec__.loader = module.__loader__ = self.loader
         try:
-            self._loader.exec_module(module)
+            self.loader.exec_module(module)
         except ImportError as error:
-            self._finder.failed(error)
+            if self.finder.failed is not None:
+                self.finder.failed(error)
             raise
-        self._finder.imported()
+        self.finder.imported()

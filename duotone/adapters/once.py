@@ -14,13 +14,6 @@ def wrapped_once(
 ) -> MixedPrecisionOptimizer:
     """Returns a mixed-precision optimizer.
 
-    Args:
-        tx: an Optax optimizer, or one that is wrapped already.
-        loss_scale: as for :func:`duotone.enable_mixed_precision_graph_rewrite`.
-        dtype: ``float16``, ``bfloat16``, or None for the one that is fast on the device.
-        policy: which operations may be painted.
-        who: the name of the calling class, for the error.
-
     Raises:
         ArgumentTypeError: ``tx`` is not an optimizer.
         ArgumentError: ``tx`` is wrapped already, and settings other than the defaults are given.

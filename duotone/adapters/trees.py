@@ -18,9 +18,6 @@ from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 def check_differentiable(params: Any) -> None:
     """Refuses parameters that have no gradient: integers, booleans, keys, functions, strings.
 
-    Args:
-        params: any pytree.
-
     Raises:
         ArgumentTypeError: names the leaf.
     """
@@ -41,11 +38,6 @@ def check_differentiable(params: Any) -> None:
 
 def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     """Refuses gradients of leaves that the parameters do not have, or of another shape.
-
-    Args:
-        grads: a tree of gradients.
-        params: the parameters, or None if they are unknown.
-        who: the method that was called, for the error.
 
     Returns:
         The number of gradients in each leaf, stacked along a first axis as for differential
@@ -80,12 +72,6 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
 def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
     """Refuses an optimizer that makes one update out of each of several gradients.
 
-    Args:
-        updates: the optimizer's updates, or their shapes.
-        params: the parameters.
-        examples: the result of :func:`check_gradients`.
-        who: the method that was called, for the error.
-
     Raises:
         ArgumentError: names the first leaf.
     """
@@ -106,10 +92,6 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
 def check_every_gradient(grads: Any, params: Any) -> None:
     """Refuses parameters without a gradient.
 
-    Args:
-        grads: a tree of gradients.
-        params: the parameters.
-
     Raises:
         ArgumentError: names the first leaf.
     """
@@ -126,10 +108,6 @@ def check_every_gradient(grads: Any, params: Any) -> None:
 
 def check_same_leaves(expected: Any, inner: Any) -> None:
     """Refuses an optimizer state with other leaves than ``init`` makes.
-
-    Args:
-        expected: the state that ``init`` makes, as arrays or shapes.
-        inner: the state that was given.
 
     Raises:
         ArgumentError: names the first leaf that only one of them has.

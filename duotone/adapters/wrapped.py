@@ -103,14 +103,9 @@ class Wrapped:
         """The user's policy, with later measurements added."""
         return self.functions.policy
 
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """The arguments that make a copy."""
-        settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
-        return (*settings, self.rewrite, self.scale)
-
     def __reduce__(self) -> Any:
-        return Wrapped, self.settings  # copies keep only the measurements
+        settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
+        return Wrapped, (*settings, self.rewrite, self.scale)  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
         """Calls ``init`` of the optimizer; refuses NNX models and optimizers wrapped already."""
@@ -140,13 +135,10 @@ class Wrapped:
         return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
 
     def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
-        """Returns the state of this optimizer, with the loss scale in use.
+        """Returns the state of this optimizer, with the loss scale in use, found in any state.
 
-        Args:
-            state: the state of this optimizer, or of an outer one.
-            who: the method that was called, for the error.
-            checked: whether to always check the loss scale; if False, it is checked only if its
-                numbers can be read without waiting for the device.
+        It checks the loss scale if asked to, or if its numbers can be read without waiting for the
+        device.
 
         Raises:
             ArgumentTypeError, ArgumentError: as ``find`` and ``check`` of ``optimizer_state``.

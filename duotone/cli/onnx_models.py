@@ -6,9 +6,9 @@ progress and prints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from duotone.onnx.api import Rewritten
 
+Made = TypeVar("Made")
 KeepIoOption = Annotated[
     bool,
     typer.Option(
@@ -94,44 +95,26 @@ def check_options(path: Path, given: Mapping[str, object], foreign: Collection[s
             raise ArgumentError(f"{option} is for {kinds}, and {path} is not one: leave it out.")
 
 
-def rewrite_model(
-    console: Console,
-    model: Path,
-    out: Path | None,
-    *,
-    dtype: str,
-    painter: str | None,
-    keep_io: bool,
-    keep_full: list[str] | None,
-    calibration: Path | None,
-    provider: str | None,
-    fold_inputs: bool = False,
-    opset: int | None = None,
-    overwrite: bool = False,
-) -> Rewritten:
-    """Rewrites a model and shows the current stage; takes the options of the command line."""
+def show_stages(
+    console: Console, path: Path, out: Path | None, rewrite: Callable[..., Made], **options: Any
+) -> Made:
+    """Rewrites a file and shows the current stage; the options are those of ``rewrite``."""
     from rich.markup import escape
 
-    from duotone import onnx
-
     def line(stage: str) -> str:
-        return escape(f"{stage} {out if stage == 'writing' else model}")
+        return escape(f"{stage} {out if stage == 'writing' else path}")
 
     with console.status(line("reading")) as status:
-        return onnx.rewrite(
-            model,
-            out,
-            dtype=dtype,
-            painter=painter,
-            keep_io=keep_io,
-            keep_full=keep_full or (),
-            calibration=calibration,
-            provider=provider,
-            fold_inputs=fold_inputs,
-            opset=opset,
-            overwrite=overwrite,
-            on_stage=lambda stage: status.update(line(stage)),
-        )
+        return rewrite(path, out, on_stage=lambda stage: status.update(line(stage)), **options)
+
+
+def rewrite_model(
+    console: Console, model: Path, out: Path | None, keep_full: list[str] | None, **options: Any
+) -> Rewritten:
+    """Rewrites a model and shows the current stage; takes the options of the command line."""
+    from duotone import onnx
+
+    return show_stages(console, model, out, onnx.rewrite, keep_full=keep_full or (), **options)
 
 
 def say_rewritten(console: Console, model: Path, done: Rewritten) -> None:

@@ -171,46 +171,22 @@ def rewrite_graphs(
     *,
     overwrite: bool = False,
 ) -> FileResult:
-    """Rewrites a file and shows the current stage.
-
-    Args:
-        console: shows the stage.
-        graph: the file or folder to read.
-        out: the file or folder to write; ``None`` writes nothing.
-        fetch: the option ``--fetch``.
-        feed: the option ``--feed``.
-        dtype: the option ``--dtype``.
-        painter: the option ``--painter``.
-        device: the device of the graph.
-        calibration: the option ``--calibration``.
-        overwrite: whether to replace an existing file.
-
-    Returns:
-        The rewritten graphs.
-
-    Raises:
-        DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
-    """
-    from rich.markup import escape
-
+    """Rewrites a file and shows the current stage; takes the options of the command line."""
     from duotone.tensorflow.rewrite_file import rewrite_file
 
-    def line(stage: str) -> str:
-        return escape(f"{stage} {out if stage == 'writing' else graph}")
-
-    with console.status(line("reading")) as status:
-        return rewrite_file(
-            graph,
-            out,
-            overwrite=overwrite,
-            fetch=None if fetch is None else names(fetch),
-            feed=names(feed),
-            dtype=dtype.value,
-            painter=None if painter is None else painter.value,
-            device=device,
-            calibration=calibration,
-            on_stage=lambda stage: status.update(line(stage)),
-        )
+    return onnx.show_stages(
+        console,
+        graph,
+        out,
+        rewrite_file,
+        overwrite=overwrite,
+        fetch=None if fetch is None else names(fetch),
+        feed=names(feed),
+        dtype=dtype.value,
+        painter=None if painter is None else painter.value,
+        device=device,
+        calibration=calibration,
+    )
 
 
 def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:

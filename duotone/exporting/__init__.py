@@ -5,8 +5,8 @@
     export.py              lowers a function, writes the folder, compares it with the function
     export_onnx.py         writes an ONNX model instead
     export_saved_model.py  writes the program as a TensorFlow SavedModel
+    export_folder.py       writes a folder with digests and the difference
     export_arguments.py    splits the arguments, gives their types and names
     refusals.py            errors for functions that cannot be exported
-    compare_exported.py    the difference between the results of a function and of its export
     exported.py            reads and checks the folder; runs its program
 """

@@ -10,9 +10,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -21,18 +18,17 @@ import jax
 import jax.export
 import numpy as np
 
-from duotone._files import check_new_folder, folder_in_one_step
+from duotone._files import check_new_folder
 from duotone._version import __version__
-from duotone.devices.assumed import AssumedDevice, assuming
+from duotone.devices.assumed import assuming
 from duotone.devices.options import compiler_options
 from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
-from duotone.exporting.compare_exported import worst_difference
 from duotone.exporting.export_arguments import Call, divided, is_array, positions_of, types_of
+from duotone.exporting.export_folder import difference_from, write_export
 from duotone.exporting.export_onnx import export_onnx
-from duotone.exporting.export_saved_model import check_installed, write_saved_model
+from duotone.exporting.export_saved_model import write_saved_model
 from duotone.exporting.exported import (
-    DESCRIPTION,
     FORMAT,
     PROGRAM,
     RECORD,
@@ -40,16 +36,15 @@ from duotone.exporting.exported import (
     Exported,
     ExportedOnnx,
     ExportedSavedModel,
+    tensorflow,
 )
-from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
+from duotone.exporting.refusals import check_results, check_size, errors_in_one_line, first_line
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy.arguments import check_callable
 from duotone.policy.policy import Policy
 from duotone.transforms import autocast as api
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-_LARGEST = 2**31 - 2**20
-"""The largest program in bytes: FlatBuffers and protobuf are limited to 2 GiB."""
 
 
 @overload
@@ -180,7 +175,7 @@ def export(
             f"export: there is no format {format!r}; it takes 'jax', 'onnx' or 'saved_model'."
         )
     if format == "saved_model":
-        check_installed()
+        tensorflow()  # raises if it is missing, before any work is done
     found = None if target is None else find_target(target)
     device = None if found is None else found.device()
     call = divided(settings.name, fn, args, kwargs)
@@ -188,7 +183,7 @@ def export(
     with assuming(device):
         types = types_of(call, positions_of(batch_argnums, args))
         program = _exported(call, types, lowered_for)
-        _check_size(call.name, program)
+        check_size(call.name, len(program.mlir_module_serialized))
         seen = api.explain(jax.jit(fn), *args, **kwargs)  # painted as inside of another `jit`
         merged = (settings.policy or Policy()).merged_with_environment()
         options = bool(merged.compiler_options and compiler_options())
@@ -208,7 +203,11 @@ def export(
         "difference": None,
         "versions": {"duotone": __version__, "jax": jax.__version__, "numpy": np.__version__},
     }
-    difference = functools.partial(_difference, call, device, program.platforms)
+
+    def difference(exported: Callable[..., Any]) -> float | None:
+        here = jax.export.default_export_platform() in program.platforms
+        return difference_from(call, exported, device) if here else None
+
     if format == "saved_model":
         return write_saved_model(folder, fn, call, program, record, description, difference)
     files = {
@@ -216,35 +215,11 @@ def export(
         STABLEHLO: program.mlir_module_serialized,
         RECORD: record,
     }
-    return _written(folder, files, description, difference)
-
-
-def _written(
-    folder: Path,
-    files: dict[str, bytes],
-    description: dict[str, Any],
-    difference: Callable[[Callable[..., Any]], float | None],
-) -> Exported:
-    """Writes the folder of a JAX program.
-
-    Raises:
-        RewriteError: the program's results differ from those of the function.
-    """
-    description["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
-    with folder_in_one_step(folder) as temporary:
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
-        description["difference"] = difference(Exported(temporary, description).call)
-        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
-    return Exported(folder, description)
+    return write_export(Exported, folder, description, files, lambda made: difference(made.call))
 
 
 def _check_for_onnx(target: Any, platforms: Any) -> None:
-    """Refuses arguments that name a device, since an ONNX model has none.
-
-    Raises:
-        ArgumentError: there is such an argument.
-    """
+    """Refuses arguments that name a device, since an ONNX model has none."""
     for name, value in (("target", target), ("platforms", platforms)):
         if value is not None:
             raise ArgumentError(
@@ -255,11 +230,7 @@ def _check_for_onnx(target: Any, platforms: Any) -> None:
 
 
 def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Callable[..., Any]:
-    """Returns the function in mixed precision.
-
-    Raises:
-        ArgumentError: the function has its own weights, and the user passes settings.
-    """
+    """Returns the function in mixed precision."""
     settings = api.settings_of(fn)
     if settings is not None and dtype is None and policy is None:
         return fn
@@ -278,11 +249,7 @@ def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Calla
 def _platforms(
     given: Sequence[str] | None, target: Target | None, also: Sequence[str]
 ) -> list[str]:
-    """Returns the platforms to lower for, by default with those in ``also``.
-
-    Raises:
-        ArgumentError: there is no such platform.
-    """
+    """Returns the platforms to lower for, by default with those in ``also``."""
     here = jax.export.default_export_platform()
     if given is None:
         return list(dict.fromkeys([here if target is None else target.platform, here, *also]))
@@ -300,13 +267,7 @@ def _platforms(
 def _exported(
     call: Call, types: tuple[tuple[Any, ...], dict[str, Any]], platforms: Sequence[str]
 ) -> jax.export.Exported:
-    """Lowers the program.
-
-    Raises:
-        ArgumentError: JAX cannot export the function.
-        ArgumentTypeError: an argument or a result is not an array; the function raises a type
-            error.
-    """
+    """Lowers the program."""
     args, kwargs = types
     leaves = jax.tree.leaves(types)
     is_symbolic = any(jax.export.is_symbolic_dim(d) for x in leaves if is_array(x) for d in x.shape)
@@ -323,26 +284,8 @@ def _exported(
     return made
 
 
-def _check_size(name: str, program: jax.export.Exported) -> None:
-    """Refuses a program that is too large for a file.
-
-    Raises:
-        ArgumentError: it is too large.
-    """
-    size = len(program.mlir_module_serialized)
-    if size > _LARGEST:
-        raise ArgumentError(
-            f"export: {name} has {size:,} bytes with its weights, and the limit of a file is "
-            f"{_LARGEST:,}. Make the weights an argument: duotone.autocast without weights=."
-        )
-
-
 def _serialized(name: str, program: jax.export.Exported) -> bytes:
-    """Serializes the program.
-
-    Raises:
-        ArgumentError: JAX cannot serialize the types of arguments or results.
-    """
+    """Serializes the program."""
     try:
         return bytes(program.serialize())
     except (ValueError, KeyError, NotImplementedError) as error:
@@ -354,27 +297,3 @@ def _serialized(name: str, program: jax.export.Exported) -> bytes:
 
 def _type_text(kind: Any) -> str:
     return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"
-
-
-# ----------------------------------------------------------- comparison
-
-
-def _difference(
-    call: Call,
-    device: AssumedDevice | None,
-    platforms: Sequence[str],
-    exported: Callable[..., Any],
-) -> float | None:
-    """Returns the largest relative difference of the results; ``None`` if not comparable here.
-
-    Raises:
-        RewriteError: the difference is too large for rounding.
-    """
-    given = jax.tree.leaves((call.args, call.kwargs))
-    here = jax.export.default_export_platform()
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in given) or here not in platforms:
-        return None
-    with assuming(device):
-        expected = jax.jit(call.function)(*call.args, **call.kwargs)
-    found = exported(*call.args, **call.kwargs)
-    return worst_difference(call.name, jax.tree.leaves(found), jax.tree.leaves(expected))

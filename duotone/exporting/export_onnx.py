@@ -16,21 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import importlib.metadata
-import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from duotone._files import folder_in_one_step
 from duotone._version import __version__
 from duotone.errors import ArgumentError, DuotoneError, MissingExtraError, OnnxError
-from duotone.exporting.compare_exported import worst_difference
 from duotone.exporting.export_arguments import (
     Call,
     Types,
@@ -42,9 +38,11 @@ from duotone.exporting.export_arguments import (
     positions_of,
     types_of,
 )
-from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
-from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
+from duotone.exporting.export_folder import difference_from, write_export
+from duotone.exporting.exported import FORMAT, MODEL, RECORD, ExportedOnnx
+from duotone.exporting.refusals import check_results, check_size, errors_in_one_line, first_line
 from duotone.graph.graph import PRECISION
+from duotone.measuring.libraries import quiet
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.precision.record import Record
@@ -52,8 +50,6 @@ from duotone.precision.rules import Rule
 from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
-_LARGEST = 2**31 - 2**20
-"""The largest model in bytes: protobuf messages are limited to 2 GiB."""
 
 
 def export_onnx(
@@ -64,13 +60,6 @@ def export_onnx(
     batch_argnums: int | Sequence[int],
 ) -> ExportedOnnx:
     """Writes a function that :func:`duotone.autocast` returned as an ONNX model.
-
-    Args:
-        fn: the function.
-        args: its positional arguments, as :func:`duotone.export` takes them.
-        kwargs: its keyword arguments, as :func:`duotone.export` takes them.
-        folder: the new folder.
-        batch_argnums: positions of arguments with a batch.
 
     Raises:
         ArgumentError: the model cannot express a pin of the policy, or jax2onnx cannot export the
@@ -83,7 +72,9 @@ def export_onnx(
     assert settings is not None, "autocast returned it"
     found = None if settings.off else half_named("export", settings.dtype or "float16")
     half = None if found is None else found.name
-    written = _in_float32(settings)
+    written = settings.function  # in float32, with its weights bound
+    if settings.weights is not None:
+        written = functools.partial(written, settings.weights.full())
     fn = api.autocast(written, dtype=half or "float32", policy=settings.policy)
     with errors_in_one_line(settings.name):
         seen = api.explain(fn, *args, **kwargs)
@@ -94,7 +85,10 @@ def export_onnx(
     if half is None:
         record: Record = seen
     else:
-        done = _painter().rewrite(model, dtype=half, policy=_without_pins(settings.policy))
+        # No pattern of the policy matched, and a model has no name scopes. List edits stay, since
+        # duotone.onnx knows JAX's primitives by name.
+        edits = settings.policy and settings.policy.replace(keep_full=(), keep_half=())
+        done = importlib.import_module("duotone.onnx").rewrite(model, dtype=half, policy=edits)
         model, record = done.model, done.record
     description = {
         "format": FORMAT,
@@ -112,19 +106,11 @@ def export_onnx(
 
 
 def _jax2onnx() -> Callable[..., Any]:
-    """Imports the converter.
-
-    Raises:
-        MissingExtraError: the converter or one of its dependencies is not installed.
-    """
+    """Imports the converter."""
     try:
         return importlib.import_module("jax2onnx").to_onnx
     except ImportError as error:
         raise MissingExtraError('duotone.export(format="onnx")', "jax2onnx", "jax2onnx") from error
-
-
-def _painter() -> Any:
-    return importlib.import_module("duotone.onnx")
 
 
 def _versions() -> dict[str, str]:
@@ -136,31 +122,11 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _in_float32(settings: Any) -> Callable[..., Any]:
-    """Returns the function as written, with its weights bound."""
-    if settings.weights is None:
-        return settings.function
-    return functools.partial(settings.function, settings.weights.full())
-
-
 # --------------------------------------------------------------- policy
 
 
-def _without_pins(policy: Policy | None) -> Policy | None:
-    """Removes the patterns of a policy, which name scopes that a model does not have.
-
-    :func:`_check_pins` has made sure that none of them matched. List edits stay, since
-    :mod:`duotone.onnx` knows JAX's primitives by name.
-    """
-    return None if policy is None else policy.replace(keep_full=(), keep_half=())
-
-
 def _check_pins(name: str, seen: Record) -> None:
-    """Refuses settings of the user that an ONNX model cannot express.
-
-    Raises:
-        ArgumentError: a scope, a region or a precision decided an operation.
-    """
+    """Refuses settings of the user that an ONNX model cannot express."""
     for one in seen.operations:
         if one.rule in (Rule.PINNED, Rule.UPDATE) or one.fixed.startswith(PRECISION):
             raise ArgumentError(
@@ -175,11 +141,7 @@ def _check_pins(name: str, seen: Record) -> None:
 
 
 def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callable[..., Any]) -> Any:
-    """Converts a function to a float32 model.
-
-    Raises:
-        ArgumentError: jax2onnx cannot convert it.
-    """
+    """Converts a function to a float32 model."""
     args, kwargs = types
     leaves, tree = jax.tree.flatten((args, kwargs))
     open_leaves = [position for position, leaf in enumerate(leaves) if is_array(leaf)]
@@ -194,7 +156,7 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
     try:
         results = jax.eval_shape(call.function, *args, **kwargs)
         check_results(call.name, jax.tree.leaves(results))
-        with _quiet():
+        with quiet(logging.getLogger("onnx_ir")):
             return to_onnx(
                 function,
                 [leaves[position] for position in open_leaves],
@@ -211,59 +173,23 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
         ) from error
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the converter's log, which is about its internal values."""
-    logger = logging.getLogger("onnx_ir")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def _written(
     folder: Path, call: Call, model: Any, record: Record, description: dict[str, Any]
 ) -> ExportedOnnx:
-    """Writes the folder, with versions and policy in the metadata of the model.
-
-    Raises:
-        ArgumentError: the model is too large for one file.
-        RewriteError: its results differ from those of the function.
-    """
+    """Writes the folder, with versions and policy in the metadata of the model."""
     about = {"function": call.name, "policy": description["policy"], **description["versions"]}
     for key, value in about.items():
         model.metadata_props.add(key=f"duotone.{key}", value=value)
-    if model.ByteSize() > _LARGEST:
-        raise ArgumentError(
-            f"export: {call.name} has {model.ByteSize():,} bytes with its weights, and the limit "
-            f"of one ONNX file is {_LARGEST:,}. Make the weights an argument: duotone.autocast "
-            "without weights=."
-        )
+    check_size(call.name, model.ByteSize())
     files = {MODEL: model.SerializeToString(), RECORD: record.to_json().encode()}
-    description["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
-    with folder_in_one_step(folder) as temporary:
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
-        description["difference"] = _difference(call, ExportedOnnx(temporary, description))
-        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
-    return ExportedOnnx(folder, description)
+    compare = functools.partial(_difference, call)
+    return write_export(ExportedOnnx, folder, description, files, compare)
 
 
 def _difference(call: Call, made: ExportedOnnx) -> float | None:
-    """Returns the largest difference from the function; ``None`` if the model cannot run here.
-
-    Raises:
-        RewriteError: the difference is too large for rounding.
-    """
-    given = jax.tree.leaves((call.args, call.kwargs))
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
-        return None
+    """Returns the largest difference from the function; ``None`` if the model cannot run here."""
     try:
-        found = made.call(*call.args, **call.kwargs)
+        return difference_from(call, lambda *args, **kw: list(made.call(*args, **kw).values()))
     except (MissingExtraError, OnnxError) as error:
         logger.warning("export: the model was not compared with %s: %s", call.name, error)
         return None
-    expected = jax.tree.leaves(jax.jit(call.function)(*call.args, **call.kwargs))
-    return worst_difference(call.name, list(found.values()), expected)

@@ -11,43 +11,27 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.export
 
-from duotone._files import folder_in_one_step
 from duotone.errors import ArgumentError, WriteError
 from duotone.exporting.export_arguments import Call, input_names, leaf_names, parameters_of
-from duotone.exporting.exported import (
-    DESCRIPTION,
-    RECORD,
-    SIGNATURE,
-    ExportedSavedModel,
-    tensorflow,
-)
+from duotone.exporting.export_folder import write_export
+from duotone.exporting.exported import RECORD, SIGNATURE, ExportedSavedModel, tensorflow
 from duotone.exporting.refusals import first_line
 from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
 ABOUT = "assets.extra/duotone.json"
 """The file for versions and policy, in the folder that TensorFlow reserves for other programs."""
-
-
-def check_installed() -> None:
-    """Raises if TensorFlow is missing, before any work is done.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    tensorflow()
 
 
 def write_saved_model(
@@ -61,15 +45,6 @@ def write_saved_model(
 ) -> ExportedSavedModel:
     """Writes a program as a SavedModel.
 
-    Args:
-        folder: the new folder.
-        fn: the function that :func:`duotone.autocast` returned; its parameters name the inputs.
-        call: the call.
-        program: the lowered program.
-        record: the contents of ``explain.json``.
-        description: the contents of ``export.json`` so far.
-        difference: compares a callable's results with the function's own.
-
     Raises:
         ArgumentError: TensorFlow has no type for an argument or result, or does not take the
             program.
@@ -82,16 +57,15 @@ def write_saved_model(
     description |= {"kind": "saved_model", "arguments": inputs, "results": results}
     description["versions"]["tensorflow"] = tf.__version__
     about = {key: description[key] for key in ("function", "half_dtype", "policy", "versions")}
-    with folder_in_one_step(folder) as temporary:
-        _save(tf, module, temporary, folder)
-        (temporary / RECORD).write_bytes(record)
-        (temporary / ABOUT).parent.mkdir()
-        (temporary / ABOUT).write_text(json.dumps(about, indent=1) + "\n")
-        description["files"] = dict(_digests(temporary))
-        made = ExportedSavedModel(temporary, description)
-        description["difference"] = _compared(tf, call.name, made, program, difference)
-        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
-    return ExportedSavedModel(folder, description)
+    files = {RECORD: record, ABOUT: (json.dumps(about, indent=1) + "\n").encode()}
+    return write_export(
+        ExportedSavedModel,
+        folder,
+        description,
+        files,
+        lambda made: _compared(tf, call.name, made, program, difference),
+        lambda temporary: _save(tf, module, temporary, folder),
+    )
 
 
 def _signature_names(
@@ -126,11 +100,7 @@ def _plain(names: list[str], before: str = "argument_") -> list[str]:
 def _module(
     tf: Any, name: str, program: jax.export.Exported, inputs: list[str], results: list[str]
 ) -> Any:
-    """Makes a TensorFlow module whose method ``call`` is the program.
-
-    Raises:
-        ArgumentError: as :func:`write_saved_model`.
-    """
+    """Makes a TensorFlow module whose method ``call`` is the program."""
     jax2tf = importlib.import_module("jax.experimental.jax2tf")
 
     def flat(*leaves: Any) -> list[Any]:
@@ -163,11 +133,7 @@ def _module(
 
 
 def _tensor_type(tf: Any, function: str, name: str, aval: Any) -> Any:
-    """Returns the TensorFlow type of one input or result.
-
-    Raises:
-        ArgumentError: TensorFlow has no such type.
-    """
+    """Returns the TensorFlow type of one input or result."""
     try:
         dtype = tf.dtypes.as_dtype(aval.dtype)
     except TypeError as error:
@@ -180,24 +146,12 @@ def _tensor_type(tf: Any, function: str, name: str, aval: Any) -> Any:
 
 
 def _save(tf: Any, module: Any, temporary: Path, folder: Path) -> None:
-    """Writes the SavedModel with TensorFlow.
-
-    Raises:
-        WriteError: TensorFlow cannot write it.
-    """
+    """Writes the SavedModel with TensorFlow."""
     try:
         tf.saved_model.save(module, str(temporary), signatures={SIGNATURE: module.signature})
     except tf.errors.OpError as error:
         line = str(error.message).splitlines()[0]
         raise WriteError(f"cannot write {folder}: {line}. Name another folder.") from error
-
-
-def _digests(folder: Path) -> Iterator[tuple[str, str]]:
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            with file.open("rb") as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
-            yield file.relative_to(folder).as_posix(), digest
 
 
 def _compared(
@@ -207,12 +161,7 @@ def _compared(
     program: jax.export.Exported,
     difference: Callable[[Callable[..., Any]], float | None],
 ) -> float | None:
-    """Compares on the CPU, since JAX may have reserved the memory of other devices.
-
-    Raises:
-        ArgumentError: TensorFlow cannot run the program.
-        RewriteError: the difference is too large for rounding.
-    """
+    """Compares on the CPU, since JAX may have reserved the memory of other devices."""
     if "cpu" not in program.platforms:
         logger.warning("export: %s was not compared: it is not for the CPU", name)
         return None

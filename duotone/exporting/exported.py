@@ -34,8 +34,34 @@ SIGNATURE = "serving_default"
 """The signature of a SavedModel that servers call by default."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Exported:
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Folder:
+    """A folder that :func:`duotone.export` wrote, and the contents of its ``export.json``."""
+
+    path: Path
+    description: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        seen = self.description
+        words = [seen["function"], seen["half_dtype"] or "nothing in half"]
+        if "platforms" in seen:
+            words += [f"for {'/'.join(seen['platforms'])}", f"painted for {seen['painted_for']}"]
+        difference = seen["difference"]
+        compared = "not compared" if difference is None else f"differs by {difference:.2g}"
+        return f"{type(self).__name__}({', '.join(words)}; {compared}; {self.path})"
+
+    def _feed(self, arrays: list[Any]) -> dict[str, np.ndarray]:
+        """Returns the arrays of a call by the names of the inputs."""
+        names = self.description["arguments"]
+        if len(arrays) != len(names):
+            raise ArgumentError(
+                f"{self.path} takes {len(names)} arrays ({', '.join(names)}); got {len(arrays)}."
+            )
+        return {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Exported(_Folder):
     """A program that :func:`duotone.export` wrote.
 
     Attributes:
@@ -47,9 +73,6 @@ class Exported:
             ``versions`` and ``files`` (SHA-256 of each), and ``compiler_options``: whether it is
             painted for a program compiled with :func:`duotone.compiler_options`.
     """
-
-    path: Path
-    description: Mapping[str, Any]
 
     @functools.cached_property
     def program(self) -> jax.export.Exported:
@@ -91,17 +114,9 @@ class Exported:
     def _compiled_with_options(self) -> Any:
         return jax.jit(self.program.call, compiler_options=compiler_options())
 
-    def __repr__(self) -> str:
-        seen = self.description
-        return (
-            f"Exported({seen['function']}, {seen['half_dtype'] or 'nothing in half'}, for "
-            f"{'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; "
-            f"{_compared(seen['difference'])}; {self.path})"
-        )
 
-
-@dataclasses.dataclass(frozen=True)
-class ExportedOnnx:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ExportedOnnx(_Folder):
     """An ONNX model that :func:`duotone.export` wrote with ``format="onnx"``.
 
     Attributes:
@@ -110,9 +125,6 @@ class ExportedOnnx:
             ``arguments`` and ``results`` (names in the model), ``fixed``, ``difference``,
             ``versions`` and ``files``, as in :class:`Exported`.
     """
-
-    path: Path
-    description: Mapping[str, Any]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model in ONNX Runtime on the CPU.
@@ -129,11 +141,8 @@ class ExportedOnnx:
             OnnxError: ONNX Runtime cannot run the model.
         """
         running = importlib.import_module("duotone.onnx.running")
-        names = self.description["arguments"]
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if hasattr(leaf, "dtype")]
-        if len(arrays) != len(names):
-            raise _wrong_count(self.path / MODEL, names, len(arrays))
-        feed = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
+        feed = self._feed(arrays)
         found = running.run(self._session, None, running.fitted(self._session, feed))
         return dict(zip(self.description["results"], found, strict=True))
 
@@ -141,16 +150,9 @@ class ExportedOnnx:
     def _session(self) -> Any:
         return importlib.import_module("duotone.onnx.running").session(self.path / MODEL)
 
-    def __repr__(self) -> str:
-        seen = self.description
-        return (
-            f"ExportedOnnx({seen['function']}, {seen['half_dtype'] or 'nothing in half'}; "
-            f"{_compared(seen['difference'])}; {self.path / MODEL})"
-        )
 
-
-@dataclasses.dataclass(frozen=True)
-class ExportedSavedModel:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ExportedSavedModel(_Folder):
     """A TensorFlow SavedModel that :func:`duotone.export` wrote with ``format="saved_model"``.
 
     Attributes:
@@ -158,9 +160,6 @@ class ExportedSavedModel:
         description: the contents of ``export.json``, as in :class:`Exported`; ``arguments`` and
             ``results`` are names in the signature ``serving_default``.
     """
-
-    path: Path
-    description: Mapping[str, Any]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the signature in TensorFlow.
@@ -177,16 +176,9 @@ class ExportedSavedModel:
             MissingExtraError: TensorFlow is not installed.
         """
         tf = tensorflow()
-        names = self.description["arguments"]
-        arrays = jax.tree.leaves((args, kwargs))
-        if len(arrays) != len(names):
-            raise _wrong_count(self.path, names, len(arrays))
+        feed = self._feed(jax.tree.leaves((args, kwargs)))
         types = self._signature.structured_input_signature[1]
-        feed = {
-            name: tf.constant(np.asarray(array), types[name].dtype)
-            for name, array in zip(names, arrays, strict=True)
-        }
-        found = self._signature(**feed)
+        found = self._signature(**{n: tf.constant(a, types[n].dtype) for n, a in feed.items()})
         return {name: found[name].numpy() for name in self.description["results"]}
 
     @functools.cached_property
@@ -198,14 +190,6 @@ class ExportedSavedModel:
         """The SavedModel, kept because it owns the resources of the signature."""
         return tensorflow().saved_model.load(str(self.path))
 
-    def __repr__(self) -> str:
-        seen = self.description
-        return (
-            f"ExportedSavedModel({seen['function']}, {seen['half_dtype'] or 'nothing in half'}, "
-            f"for {'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; "
-            f"{_compared(seen['difference'])}; {self.path})"
-        )
-
 
 def tensorflow() -> Any:
     """Imports TensorFlow.
@@ -216,12 +200,10 @@ def tensorflow() -> Any:
     return library("tensorflow", "a TensorFlow SavedModel", "tensorflow")
 
 
-def _wrong_count(path: Path, names: list[str], given: int) -> ArgumentError:
-    return ArgumentError(f"{path} takes {len(names)} arrays ({', '.join(names)}); got {given}.")
-
-
-def _compared(difference: float | None) -> str:
-    return "not compared" if difference is None else f"differs by {difference:.2g}"
+def digest_of(file: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 _KINDS = {"onnx": ExportedOnnx, "saved_model": ExportedSavedModel}
@@ -274,10 +256,9 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
         file = folder / name
         if not file.is_file():
             raise ArgumentError(f"{file} is missing; copy the whole folder, or export it again.")
-        with file.open("rb") as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() != digest:
-                raise ArgumentError(
-                    f"{file} was changed after it was written, or is cut short; export it again."
-                )
+        if digest_of(file) != digest:
+            raise ArgumentError(
+                f"{file} was changed after it was written, or is cut short; export it again."
+            )
     kind = _KINDS.get(description.get("kind"), Exported)
     return kind(folder, description)

@@ -8,14 +8,13 @@ from typing import Any
 
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
 
+LARGEST = 2**31 - 2**20
+"""The largest program in bytes: FlatBuffers and protobuf messages are limited to 2 GiB."""
+
 
 @contextlib.contextmanager
 def errors_in_one_line(name: str, hint: str = "") -> Iterator[None]:
     """Replaces errors of tracing a function by one that names it.
-
-    Args:
-        name: the name of the function.
-        hint: a remedy, after the first line of the error.
 
     Raises:
         ArgumentTypeError: replaces a type error, which the function may have raised itself.
@@ -44,3 +43,16 @@ def check_results(name: str, results: Sequence[Any]) -> None:
     """
     if not results:
         raise ArgumentError(f"export: {name} returns no array: there is nothing to export.")
+
+
+def check_size(name: str, size: int) -> None:
+    """Refuses a program that is too large for a file.
+
+    Raises:
+        ArgumentError: it is too large.
+    """
+    if size > LARGEST:
+        raise ArgumentError(
+            f"export: {name} has {size:,} bytes with its weights, and the limit of a file is "
+            f"{LARGEST:,}. Make the weights an argument: duotone.autocast without weights=."
+        )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from duotone.graph.graph import HalfType, Magnitude
+from duotone.graph.graph import HalfType, Magnitude, Value
+from duotone.ops.traits import Trait, Traits
 
 EXACT_DTYPES = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
 """The dtypes whose numbers half holds exactly."""
@@ -34,6 +35,21 @@ def magnitude_of(pieces: Iterable[Any]) -> Magnitude:
     if not low <= high:  # no elements, or only NaN
         low, high = -math.inf, math.inf
     return Magnitude(largest or math.inf, largest, low, high)
+
+
+def kept_constant(traits: Traits, operands: Sequence[Value | None]) -> Magnitude | None:
+    """Returns the magnitude of a result that has the elements of a constant, by its operation.
+
+    Args:
+        traits: of the operation.
+        operands: ``None`` for an omitted one.
+    """
+    if Trait.KEEPS not in traits or Trait.CONVERTS in traits or not operands or not operands[0]:
+        return None
+    found = operands[0].constant
+    if found is not None and Trait.NEGATES in traits:
+        return Magnitude(found.smallest, found.largest)
+    return found
 
 
 def in_half(array: Any, half: HalfType) -> Any:

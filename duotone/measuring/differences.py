@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,36 @@ def difference(
     lost = sum(saturated(a, b) for a, b in _pairs(first, second))
     kept = None if plain is None else relative_error(first, plain)
     return ValueDifference(name, operation, error, error * _STEPS, lost, kept)
+
+
+def differences(
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    results: Iterable[str],
+    operations: Mapping[str, str],
+    plain: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[tuple[ValueDifference, ...], tuple[ValueDifference, ...]]:
+    """Compares the values of two runs that have the same name.
+
+    Args:
+        first: the values of the reference by name.
+        second: those of the second run.
+        results: the names of the results.
+        operations: by name, the operation that makes a value; without inputs.
+        plain: the results of a run in which the runtime may keep half values in float32.
+
+    Returns:
+        The differences of the results, and those of the other values.
+    """
+    found = {
+        name: difference(
+            name, first[name], second[name], operations.get(name, "input"), plain.get(name)
+        )
+        for name in second
+        if name in first
+    }
+    ends = {name: found.pop(name) for name in dict.fromkeys(results)}
+    return tuple(ends.values()), tuple(found.values())
 
 
 def relative_error(first: Any, second: Any) -> float:

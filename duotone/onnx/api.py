@@ -20,7 +20,6 @@ from duotone.onnx.storage import Storage
 from duotone.onnx.verify import verify
 from duotone.onnx.weights import bytes_in
 from duotone.ops.entries import Kind
-from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
 from duotone.precision.record import Record, make_record
 
@@ -118,10 +117,19 @@ def rewrite(
     target = None if out is None else Path(out)
     if target is not None:
         files.check_output(source, target, overwrite=overwrite)
-    settings = _settings(
-        source, dtype, painter, policy, keep_full, keep_io, provider, calibration, on_stage
+    settings = make_settings(
+        dtype,
+        painter,
+        policy,
+        keep_full,
+        keep_io=keep_io,
+        provider=provider,
+        fold_inputs=fold_inputs,
     )
-    settings = dataclasses.replace(settings, fold_inputs=fold_inputs)
+    if calibration is not None:
+        on_stage("measuring")
+        with files.naming(source):
+            settings = dataclasses.replace(settings, measured=measured(source, calibration))
     on_stage("rewriting")
     start = time.perf_counter()
     name = files.data_file(target).name if target is not None and source.external else None
@@ -208,26 +216,6 @@ def _in_opset(source: files.Source, opset: int | None) -> files.Source:
         return source
     with files.naming(source):
         return dataclasses.replace(source, model=converted(source.model, opset))
-
-
-def _settings(
-    source: files.Source,
-    dtype: str,
-    painter: str | None,
-    policy: Policy | None,
-    keep_full: Sequence[str],
-    keep_io: bool,
-    provider: str | None,
-    calibration: Data | None,
-    on_stage: Callable[[str], None],
-) -> Settings:
-    dtype = canonical(dtype) if isinstance(dtype, str) else dtype
-    settings = make_settings(dtype, painter, policy, keep_full, keep_io=keep_io, provider=provider)
-    if calibration is None:
-        return settings
-    on_stage("measuring")
-    with files.naming(source):
-        return dataclasses.replace(settings, measured=measured(source, calibration))
 
 
 def _paint_and_apply(

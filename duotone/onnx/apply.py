@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from duotone.graph.graph import Boundary, Graph, Paint
@@ -27,6 +27,7 @@ from duotone.onnx.protos import (
     ModelProto,
     NodeProto,
     graphs_in,
+    nodes_in,
 )
 from duotone.onnx.storage import Storage
 from duotone.precision.casts.cast_plan import Cast, CastPlan
@@ -35,12 +36,7 @@ _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 
 
 def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan]:
-    """Returns the rewritten model, and the casts in it.
-
-    Args:
-        painted: the painting.
-        storage: stores its tensors.
-    """
+    """Returns the rewritten model, and the casts in it."""
     writer = Writer(painted, storage)
     made = ONNX.ModelProto()
     source = painted.model
@@ -80,7 +76,7 @@ class Writer:
         self._folded = painted.fold_inputs
         self._names = list(painted.built.names)
         self._taken = set(_all_names(painted.model.graph))
-        self._node_names = set(_names_of_nodes(painted.model.graph))
+        self._node_names = {node.name for node in nodes_in(painted.model.graph)}
         self._copies: dict[tuple[int, Paint], str] = {}
         self._of_body: dict[int, dict[tuple[int, Paint], str]] = {}
         self._returned = dict(self._graph.outputs)
@@ -126,7 +122,8 @@ class Writer:
             self._of_body.setdefault(body, {})[value, to] = made
         for (value, to), name in self._of_body.get(0, {}).items():
             if name == self._names[value]:
-                self._names[value] = self._unique(f"{name}_{_SUFFIX[_other(to)]}")
+                stored = Paint.FULL if to is Paint.HALF else Paint.HALF
+                self._names[value] = self._unique(f"{name}_{_SUFFIX[stored]}")
 
     def _name(self, value: int, want: Paint | None, body: int) -> str:
         """Returns the name under which a graph reads a value."""
@@ -148,12 +145,7 @@ class Writer:
         old = part.graph
         made = ONNX.GraphProto()
         made.name, made.doc_string = old.name, old.doc_string
-        values = self._graph.values
-        own = (
-            {self._built.names[v.index]: v.index for v in values if v.body == part.body}
-            if part.body == 0
-            else {v: i for i, v in self._own(part)}
-        )
+        own = {self._built.names[v]: v for v in self._own(part)}
         initial = {t.name for t in old.initializer} if self._folded and not part.body else ()
         for info in old.input:
             if info.name not in initial:
@@ -165,18 +157,12 @@ class Writer:
         local |= {tensor.name for tensor in made.initializer}
         local |= {sparse.values.name for sparse in made.sparse_initializer}
         defined = {v for step in part.steps for v in step.outputs if v >= 0}
-        pending = self._of_body.get(part.body, {})
-        for value, to in pending:
-            if value not in defined:
-                made.node.append(self._cast(value, to, pending[value, to]))
-        casts_of: dict[int, list[Paint]] = {}
-        for value, to in pending:
-            casts_of.setdefault(value, []).append(to)
+        # A value has one cast at most, to the precision in which it is not stored.
+        casts = {v: (to, name) for (v, to), name in self._of_body.get(part.body, {}).items()}
+        made.node.extend(self._cast(v, *cast) for v, cast in casts.items() if v not in defined)
         for step in part.steps:
             made.node.extend(self._step(step, part))
-            for value in step.outputs:
-                for to in casts_of.get(value, ()):
-                    made.node.append(self._cast(value, to, pending[value, to]))
+            made.node.extend(self._cast(v, *casts[v]) for v in step.outputs if v in casts)
         local |= {name for node in made.node for name in node.output}
         self._results(part, made, local)
         for info in old.value_info:
@@ -185,10 +171,11 @@ class Writer:
             self._copy_info(made.value_info.add(), info, half)
         return made
 
-    def _own(self, part: Part) -> Iterator[tuple[int, str]]:
-        """Yields the values that a nested graph defines, with their names."""
-        found = [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
-        return ((v, self._built.names[v]) for v in found)
+    def _own(self, part: Part) -> Iterable[int]:
+        """Returns the values that a graph defines, without the constants of a nested one."""
+        if part.body == 0:
+            return [value.index for value in self._graph.values if value.body == 0]
+        return [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
 
     def _is_half(self, value: int | None) -> bool:
         if value is None or not self._graph.values[value].paintable:
@@ -317,18 +304,13 @@ class Writer:
                 for found in node.attribute:
                     if found.type == ONNX.AttributeProto.TENSOR:
                         found.t.CopyFrom(self._storage.kept(found.t))
-                del node.output[:]
-                node.output.append(name)
+                node.output[:] = [name]
             else:
                 tensor = self._storage.halved(self._built.constants[value].tensor, self._half)
                 own = step.node.name if name == step.node.output[0] else name
                 node = ONNX.helper.make_node("Constant", [], [name], own, value=tensor)
             nodes.append(node)
         return nodes
-
-
-def _other(paint: Paint) -> Paint:
-    return Paint.FULL if paint is Paint.HALF else Paint.HALF
 
 
 def _called(name: str, tensor: Any) -> Any:
@@ -350,11 +332,3 @@ def _all_names(graph: GraphProto) -> Iterator[str]:
         yield node.name
         for inner in graphs_in(node):
             yield from _all_names(inner)
-
-
-def _names_of_nodes(graph: GraphProto) -> Iterator[str]:
-    """Yields the names of all nodes."""
-    for node in graph.node:
-        yield node.name
-        for inner in graphs_in(node):
-            yield from _names_of_nodes(inner)

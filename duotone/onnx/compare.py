@@ -19,7 +19,7 @@ from typing import Any
 
 from duotone.errors import ArgumentError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, constant_results, difference
+from duotone.measuring.differences import Difference, constant_results, differences
 from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
 from duotone.onnx.exposing import rounded, with_all_values
@@ -78,20 +78,14 @@ def compare(
     with files.naming(other):
         exposed = rounded(other.model)
         values = _values(other, exposed or other.model, given.feed, outputs)
-        plain = _results(other, given.feed, outputs)
+        opened = running.session(other.model, folder=other.folder)
+        results = running.run(opened, outputs, running.fitted(opened, given.feed))
+        plain = dict(zip(outputs, results, strict=True))
     constant = constant_results({name: reference[name] for name in outputs})
     notes = (*given.notes, *constant, PLAIN if exposed is not None else _NOT_ROUNDED)
     makers = {name: node.op_type for node in other.model.graph.node for name in node.output}
-    shared = [name for name in values if name in reference]
-    found = [
-        difference(n, reference[n], values[n], makers.get(n, "input"), plain.get(n)) for n in shared
-    ]
-    return Difference(
-        tuple(value for name in outputs for value in found if value.name == name),
-        tuple(value for value in found if value.name not in plain),
-        inputs.described(given.feed),
-        notes,
-    )
+    found = differences(reference, values, outputs, makers, plain)
+    return Difference(*found, inputs.described(given.feed), notes)
 
 
 def _values(
@@ -102,11 +96,3 @@ def _values(
     opened = running.session(made, folder=source.folder)
     asked = list(dict.fromkeys([*names, *outputs]))
     return dict(zip(asked, running.run(opened, asked, running.fitted(opened, feed)), strict=True))
-
-
-def _results(
-    source: files.Source, feed: Mapping[str, Any], outputs: Sequence[str]
-) -> dict[str, Any]:
-    opened = running.session(source.model, folder=source.folder)
-    found = running.run(opened, outputs, running.fitted(opened, feed))
-    return dict(zip(outputs, found, strict=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
@@ -26,29 +26,6 @@ _KEPT: dict[str, frozenset[str]] = {
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Description:
-    """The description of a node for a painter, without omitted or free operands.
-
-    Attributes:
-        op: its neutral name.
-        list_key: the name by which the node is on a list.
-        half_inputs: for each operand, whether it may be half.
-        half_outputs: for each result, whether it may be half.
-        flops: floating point operations.
-        fixed: why it cannot be half, or empty.
-        attributes: numbers for the range analysis.
-    """
-
-    op: str
-    list_key: str
-    half_inputs: tuple[bool, ...]
-    half_outputs: tuple[bool, ...]
-    flops: float
-    fixed: str
-    attributes: dict[str, Attribute]
-
-
 def describe(
     node: NodeProto,
     found: OperationTypes | None,
@@ -59,8 +36,9 @@ def describe(
     makers: Sequence[str],
     avoided: Collection[str],
     opted: Collection[str],
-) -> Description:
-    """Describes a node.
+    refused: str,
+) -> dict[str, Any]:
+    """Returns the fields of a neutral node that describe it, without omitted or free operands.
 
     Args:
         node: the node.
@@ -71,6 +49,7 @@ def describe(
         makers: the operations that make its operands.
         avoided: operations without a half kernel in the runtime.
         opted: operations without a signature that the policy lists.
+        refused: why it cannot be half because of its constants, or empty.
     """
     name = operation(node)
     fixed = _fixed(node, operands, results, makers)
@@ -93,6 +72,7 @@ def describe(
     floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
         fixed = f"{name} takes no {half.name} {NOT_YET}"
+    fixed = fixed or refused
     free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
     # Either all results that share the type of the operands are half with them, or none is.
     read = [i for i, v in enumerate(operands) if v is not None and not free]
@@ -105,15 +85,17 @@ def describe(
         number = attribute(node, text)
         if isinstance(number, float):
             attributes[text] = number
-    return Description(
-        _neutral(name, read),
-        _listed_as(node, operands, results) if found is not None or name in opted else name,
-        tuple(ins[i] for i in read),
-        tuple(outs[i] for i in made),
-        _flops(name, operands, results),
-        fixed,
-        attributes,
-    )
+    known = found is not None or name in opted
+    return {
+        # A maximum of other than two values has no neutral name.
+        "op": name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name),
+        "list_key": _listed_as(node, operands, results) if known else name,
+        "half_inputs": tuple(ins[i] and not fixed for i in read),
+        "half_outputs": tuple(outs[i] and not fixed for i in made),
+        "flops": _flops(name, operands, results),
+        "fixed": fixed,
+        "attributes": attributes,
+    }
 
 
 def _kept_variables(op: str, found: OperationTypes) -> frozenset[str]:
@@ -123,11 +105,6 @@ def _kept_variables(op: str, found: OperationTypes) -> frozenset[str]:
         return kept
     others = {found.inputs[i].variable for i in range(len(found.inputs)) if i not in slots}
     return kept | {found.inputs[i].variable for i in slots} - others
-
-
-def _neutral(name: str, read: Sequence[int]) -> str:
-    """Returns the neutral name; a maximum of other than two values has none."""
-    return name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name)
 
 
 def _fixed(

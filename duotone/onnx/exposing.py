@@ -9,6 +9,7 @@ a GPU.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from duotone.measuring.inputs import Side
@@ -31,8 +32,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Side
         The model, and the sides of each such value, as ONNX infers them: a size, a name, or
         ``None`` where a side is open. Values of unknown type are left out.
     """
-    made = ONNX.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     types = _types(inferred(model))
     have = {value.name for value in made.graph.output}
     found: dict[str, tuple[Side, ...]] = {}
@@ -52,8 +52,7 @@ def rounded(model: ModelProto) -> ModelProto | None:
     Returns:
         The model; ``None`` if ONNX infers no types, so that the half values are not known.
     """
-    made = ONNX.ModelProto()
-    made.CopyFrom(inlined(model))
+    made = copy.deepcopy(inlined(model))
     types = inferred(made)
     if types is None:
         return None
@@ -63,7 +62,7 @@ def rounded(model: ModelProto) -> ModelProto | None:
 
 def _round(graph: GraphProto, seen: GraphProto) -> None:
     types = _types(seen)
-    nodes = [ONNX.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    nodes = [copy.deepcopy(node) for node in graph.node]
     del graph.node[:]
     for node, typed in zip(nodes, seen.node, strict=True):
         for inner, inner_typed in zip(graphs_in(node), graphs_in(typed), strict=True):

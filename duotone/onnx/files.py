@@ -15,8 +15,10 @@ from duotone.onnx.protos import (
     ModelProto,
     NodeProto,
     TensorProto,
+    domain_of,
     graphs_in,
     named,
+    opsets_of,
 )
 from duotone.onnx.weights import check, is_external
 
@@ -48,9 +50,6 @@ class Source:
 def read(model: ModelProto | str | Path) -> Source:
     """Reads a model, and checks its consistency.
 
-    Args:
-        model: the file of a model, or an ``onnx.ModelProto``.
-
     Raises:
         ArgumentTypeError: it is neither.
         OnnxError: the file is damaged, or its graph is invalid.
@@ -77,20 +76,11 @@ def read(model: ModelProto | str | Path) -> Source:
             f"the model is {shown(model)}; give the path of an ONNX file or an onnx.ModelProto."
         )
     source = Source(found, path, False)
-    try:
+    with naming(source):
         external = any(is_external(tensor) for tensor in tensors(found.graph))
         source = dataclasses.replace(source, external=external)
-        check_model(source)
-    except OnnxError as error:
-        raise named_error(source, error) from error
-    except UnicodeDecodeError as error:
-        raise named_error(source, OnnxError(NO_TEXT)) from error
+        _check_model(source)
     return source
-
-
-def named_error(source: Source, error: OnnxError) -> OnnxError:
-    """Returns the same error with the file's name."""
-    return error if source.path is None else OnnxError(f"{source.path}: {error}")
 
 
 @contextlib.contextmanager
@@ -102,10 +92,9 @@ def naming(source: Source) -> Iterator[None]:
     """
     try:
         yield
-    except OnnxError as error:
-        raise named_error(source, error) from error
-    except UnicodeDecodeError as error:
-        raise named_error(source, OnnxError(NO_TEXT)) from error
+    except (OnnxError, UnicodeDecodeError) as error:
+        text = str(error) if isinstance(error, OnnxError) else NO_TEXT
+        raise OnnxError(text if source.path is None else f"{source.path}: {text}") from error
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
@@ -123,21 +112,15 @@ def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
             yield from tensors(inner, depth + 1)
 
 
-def check_model(source: Source) -> None:
-    """Raises unless a model is consistent.
-
-    Raises:
-        OnnxError: it has no graph, opsets that this ``onnx`` does not know, a value that two nodes
-            make or that is read before it is made, or a damaged tensor.
-    """
+def _check_model(source: Source) -> None:
+    """Raises unless a model is consistent."""
     model = source.model
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise OnnxError("it has no graph: the file is empty, cut off, or something else.")
     newest = ONNX.defs.onnx_opset_version()
-    versions = {opset.domain: opset.version for opset in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx", 0))
-    ours = any(n.domain in ("", "ai.onnx") for n in model.graph.node)
-    if ours and not opset:
+    opset = opsets_of(model)[""]
+    ours = not all(map(domain_of, model.graph.node))
+    if ours and not any(o.domain in ("", "ai.onnx") and o.version for o in model.opset_import):
         raise OnnxError(
             "it names no opset of ONNX (opset_import), so it is not known which operations it "
             "means: export it again, or append onnx.helper.make_opsetid('', N) to opset_import."
@@ -154,10 +137,6 @@ def check_model(source: Source) -> None:
 
 def check_values(graph: GraphProto, outer: Collection[str] = ()) -> None:
     """Raises unless each value of a graph is made once, and before it is read.
-
-    Args:
-        graph: the graph.
-        outer: the names of outer graphs.
 
     Raises:
         OnnxError: a value is made twice, never, or after it is read.
@@ -202,17 +181,13 @@ def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
         if source.path is not None and path.exists() and path.samefile(source.path):
             raise ArgumentError(f"{out} is the model that is read: name another file to write.")
         if source.external and path.exists() and source.folder is not None:
-            data_files = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
-            for name in data_files:
+            outside = (t for t in tensors(source.model.graph) if is_external(t))
+            for name in {e.value for t in outside for e in t.external_data if e.key == "location"}:
                 if (source.folder / name).exists() and path.samefile(source.folder / name):
                     raise ArgumentError(f"{path} has the data of the model that is read.")
     check_free(out, overwrite=overwrite)
     if source.external:
         check_free(data_file(out), overwrite=overwrite)
-
-
-def _location(tensor: TensorProto) -> str:
-    return next((e.value for e in tensor.external_data if e.key == "location"), "")
 
 
 def data_file(out: Path) -> Path:
@@ -222,11 +197,6 @@ def data_file(out: Path) -> Path:
 
 def write(model: ModelProto, out: Path, data: Sequence[Iterator[bytes]] = ()) -> None:
     """Writes a model, its external data first.
-
-    Args:
-        model: its message; external data refers to :func:`data_file`.
-        out: the file.
-        data: the pieces of each tensor of external data, in order.
 
     Raises:
         OnnxError: the message is larger than the limit of protobuf.

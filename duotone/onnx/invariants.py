@@ -11,90 +11,78 @@ the body reads the value from outside of the loop instead::
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from duotone.onnx.protos import ONNX, GraphProto, ModelProto, NodeProto, attribute, graphs_in
+from duotone.onnx.protos import (
+    ONNX,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    attribute,
+    domain_of,
+    graphs_in,
+    nodes_in,
+    opsets_of,
+)
 
-_ONNX = ("", "ai.onnx")
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """A state that no iteration changes.
 
     Attributes:
-        operand: its slot among the operands of the loop.
-        argument: its slot among the inputs of the body.
+        operand: its slot among the operands of the loop and the inputs of the body.
         result: its slot among the results of the body.
         output: its slot among the results of the loop.
         copies: the names of its copies in the body.
     """
 
     operand: int
-    argument: int
     result: int
     output: int
     copies: frozenset[str]
 
 
 def without_invariants(model: ModelProto) -> ModelProto:
-    """Returns the model, whose loops read unchanged states from outside.
-
-    Args:
-        model: a model with inlined functions; it is not changed.
+    """Returns a copy of a model without functions, whose loops read unchanged states from outside.
 
     Returns:
         The same object if no loop carries such a value.
     """
-    if not any(_unchanged(node, model) for node in _nodes(model.graph)):
+    opset = opsets_of(model)[""]
+    if not any(_unchanged(node, opset) for node in nodes_in(model.graph)):
         return model
-    made = ONNX.ModelProto()
-    made.CopyFrom(model)
-    _simplify(made.graph, made)
+    made = copy.deepcopy(model)
+    _simplify(made.graph, opset)
     return made
 
 
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Yields the nodes of a graph and of all graphs inside."""
-    for node in graph.node:
-        yield node
-        for inner in graphs_in(node):
-            yield from _nodes(inner)
-
-
-def _simplify(graph: GraphProto, model: ModelProto) -> None:
+def _simplify(graph: GraphProto, opset: int) -> None:
     """Takes invariants out of the loops of a graph, the innermost first."""
     renamed: dict[str, str] = {}
     returned = {value.name for value in graph.output}
     nodes = []
     for node in graph.node:
         for inner in graphs_in(node):
-            _simplify(inner, model)
+            _simplify(inner, opset)
         nodes.append(node)
-        for output, value in _take_out(node, _unchanged(node, model)).items():
+        for output, value in _take_out(node, _unchanged(node, opset)).items():
             if output in returned:
                 nodes.append(ONNX.helper.make_node("Identity", [value], [output]))
             else:
                 renamed[output] = renamed.get(value, value)
     if len(nodes) > len(graph.node):
-        copied = [_copy(node) for node in nodes]
+        copied = [copy.deepcopy(node) for node in nodes]
         del graph.node[:]
         graph.node.extend(copied)
     _rename(graph, renamed)
 
 
-def _copy(node: NodeProto) -> NodeProto:
-    made = ONNX.NodeProto()
-    made.CopyFrom(node)
-    return made
-
-
-def _unchanged(node: NodeProto, model: ModelProto) -> list[_State]:
+def _unchanged(node: NodeProto, opset: int) -> list[_State]:
     """Returns the states of a loop that no iteration changes; none for another node."""
-    first = _first_state(node, model)
+    first = _first_state(node, opset)
     if first is None:
         return []
     (body,) = graphs_in(node)
@@ -113,8 +101,7 @@ def _unchanged(node: NodeProto, model: ModelProto) -> list[_State]:
         value = node.input[first + slot]
         is_hidden = defined[value] > (value == name)
         if name == body.input[first + slot].name and value and not is_hidden:
-            state = _State(first + slot, first + slot, results + slot, slot, frozenset(copies))
-            found.append(state)
+            found.append(_State(first + slot, results + slot, slot, frozenset(copies)))
     return found if len(found) < len(node.output) else []
 
 
@@ -127,21 +114,17 @@ def _names_in(graph: GraphProto) -> Iterator[str]:
             yield from _names_in(inner)
 
 
-def _first_state(node: NodeProto, model: ModelProto) -> int | None:
+def _first_state(node: NodeProto, opset: int) -> int | None:
     """Returns the slot of a loop's first state among its operands; ``None`` for another node."""
-    if node.domain not in _ONNX or len(graphs_in(node)) != 1:
+    if domain_of(node) or len(graphs_in(node)) != 1:
         return None
-    if node.op_type == "Scan" and _opset(model) >= 9:
+    if node.op_type == "Scan" and opset >= 9:
         return 0
     return 2 if node.op_type == "Loop" else None
 
 
-def _opset(model: ModelProto) -> int:
-    return max((found.version for found in model.opset_import if found.domain in _ONNX), default=1)
-
-
 def _is_copy(node: NodeProto) -> bool:
-    return node.op_type == "Identity" and node.domain in _ONNX and len(node.input) == 1
+    return node.op_type == "Identity" and not domain_of(node) and len(node.input) == 1
 
 
 def _take_out(node: NodeProto, states: list[_State]) -> dict[str, str]:
@@ -150,11 +133,11 @@ def _take_out(node: NodeProto, states: list[_State]) -> dict[str, str]:
     for state in reversed(states):
         (body,) = graphs_in(node)
         value = node.input[state.operand]
-        names = {body.input[state.argument].name, *state.copies}
+        names = {body.input[state.operand].name, *state.copies}
         if node.output[state.output]:
             outside[node.output[state.output]] = value
         del node.input[state.operand], node.output[state.output]
-        del body.input[state.argument], body.output[state.result]
+        del body.input[state.operand], body.output[state.result]
         _remove(body.node, lambda n, gone=state.copies: n.output[0] in gone)
         _rename(body, dict.fromkeys(names, value))
     return outside

@@ -26,17 +26,7 @@ Scope = MutableMapping[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Nested:
-    """A node with graphs inside, while it is read.
-
-    Attributes:
-        reader: collects nodes and values.
-        node: its message.
-        inputs: its operands.
-        part: its graph.
-        scope: the names that its graph sees.
-        hints: shapes and types of its graph.
-        position: its position in its graph.
-    """
+    """A node with graphs inside, while it is read."""
 
     reader: Reader
     node: NodeProto

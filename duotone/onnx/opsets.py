@@ -10,7 +10,7 @@ from collections.abc import Collection
 from duotone.errors import ArgumentError, OnnxError
 from duotone.graph.graph import HalfType
 from duotone.onnx.parts import Built
-from duotone.onnx.protos import ONNX, ModelProto, NodeProto, named
+from duotone.onnx.protos import ONNX, ModelProto, NodeProto, domain_of, named
 from duotone.onnx.schemas import signature
 from duotone.ops.traits import Trait
 
@@ -36,15 +36,11 @@ def _operations() -> list[str]:
 def check_known(node: NodeProto, opted: Collection[str]) -> None:
     """Checks that the name of an operation of ONNX's domain is not a misspelled one.
 
-    Args:
-        node: a node whose operation has no schema.
-        opted: the operations that the policy lists: their names are meant.
-
     Raises:
         OnnxError: ONNX has no such operation, and one with nearly this name.
     """
     name = node.op_type
-    if node.domain not in ("", "ai.onnx") or name in opted or "_" in name:
+    if domain_of(node) or name in opted or "_" in name:
         return
     near = difflib.get_close_matches(name, _operations(), n=1, cutoff=_ALIKE)
     if near and near[0] != name:
@@ -56,13 +52,7 @@ def check_known(node: NodeProto, opted: Collection[str]) -> None:
 
 
 def say_newer(built: Built, half: HalfType, opset: int) -> None:
-    """Returns a line that names the opset that takes products in half if this one does not.
-
-    Args:
-        built: the model.
-        half: the half type.
-        opset: the opset of the model.
-    """
+    """Logs which newer opset takes products in half, if this one does not."""
     refused = {
         built.operations[node.index]
         for node in built.graph.nodes
@@ -91,10 +81,6 @@ def _first_with(operation: str, half: str, opset: int) -> int:
 
 def converted(model: ModelProto, opset: int) -> ModelProto:
     """Returns a model in another opset, by ONNX's own converter.
-
-    Args:
-        model: the model; it is not changed.
-        opset: the opset.
 
     Raises:
         ArgumentError: there is no such opset.

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from duotone.graph.graph import Graph
 from duotone.onnx.protos import GraphProto, NodeProto
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Constant:
-    """A constant of the file.
-
-    Attributes:
-        tensor: its float32 elements; ``None`` if they cannot be converted to half.
-        node: its ``Constant`` node; ``None`` for an initializer.
-        name: its name.
-    """
+class Constant(NamedTuple):
+    """The tensor of an initializer or ``Constant`` node of float32, and its name."""
 
     tensor: Any
-    node: Any
     name: str
 
 

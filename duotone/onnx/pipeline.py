@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from duotone.errors import ArgumentError, OnnxError, PolicyError
-from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node
+from duotone.graph.graph import Graph, HalfType, Node
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.invariants import without_invariants
@@ -31,14 +31,15 @@ from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external
 from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
+from duotone.policy.arguments import check_painter, half_of_model
 from duotone.policy.policy import LISTS, Policy
 from duotone.policy.resolve import edited_lists, resolve, without
-from duotone.precision.classify.classes import Classes, NodeNames
+from duotone.precision.classify.classes import Classes
 from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.painters import PAINTERS
 from duotone.precision.painters.painting import Painting
 from duotone.precision.pipeline import Capabilities, decide
-from duotone.precision.ranges.find import Assumptions, Measured
+from duotone.precision.ranges.find import Measured, measured_values
 from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.resolved import Resolved
 
@@ -108,8 +109,9 @@ def make_settings(
     policy: Policy | None,
     keep_full: Sequence[str],
     *,
-    keep_io: bool = True,
-    provider: str | None = None,
+    keep_io: bool,
+    provider: str | None,
+    fold_inputs: bool,
 ) -> Settings:
     """Checks options and puts them together.
 
@@ -117,8 +119,7 @@ def make_settings(
         ArgumentError: a dtype, painter or provider that does not exist.
         PolicyError: the policy has a field without a meaning for a model.
     """
-    if dtype not in HALF_TYPES:
-        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
+    half = half_of_model(dtype)
     given = policy or Policy()
     for field in _NOT_FOR_MODELS:
         if getattr(given, field):
@@ -128,16 +129,14 @@ def make_settings(
             )
     merged = given.merged_with_environment()
     _say_ignored(merged)
-    asked = painter or merged.painter
-    if asked not in PAINTERS:
-        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, PAINTERS))}.")
+    asked = check_painter(painter or merged.painter, PAINTERS)
     if isinstance(keep_full, str):
         raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
     merged = without(merged, (*_NOT_FOR_MODELS, *_NOT_READ))
     kept = (*merged.keep_full, *keep_full)
     merged = dataclasses.replace(merged, painter=asked, keep_full=kept)
-    without_half(provider, dtype)
-    return Settings(HALF_TYPES[dtype], merged, keep_io, provider)
+    without_half(provider, half.name)  # checks it
+    return Settings(half, merged, keep_io, provider, fold_inputs=fold_inputs)
 
 
 def _say_ignored(policy: Policy) -> None:
@@ -157,13 +156,7 @@ def _say_ignored(policy: Policy) -> None:
 
 
 def paint(model: ModelProto, folder: Path | None, settings: Settings) -> PaintedModel:
-    """Paints a model.
-
-    Args:
-        model: a checked model; it is not changed.
-        folder: the folder of its external data.
-        settings: the settings of the rewrite.
-    """
+    """Paints a checked model, which is not changed; its external data is in a folder."""
     half, policy = settings.half, settings.policy
     model = without_invariants(inlined(model))
     resolved = _resolved(model, policy, half)
@@ -178,7 +171,11 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     )
     _say_defaults(built)
     say_newer(built, half, reader.opsets[""])
-    names = _names_in(built)
+
+    def names(node: Node) -> tuple[str, ...]:
+        return () if Trait.STRUCTURAL in node.traits else _names_of(built, node)
+
+    outer = {v.index: built.names[v.index] for v in built.graph.values if v.body == 0}
     every = (name for node in built.graph.nodes for name in names(node))
     remedy = "duotone view model.onnx --nodes '*' lists them."
     warn_of_unmatched(resolved.pins, every, "node of the model", remedy)
@@ -186,7 +183,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
         built.graph,
         resolved,
         CAPABILITIES,
-        assumptions=_assumptions(built, settings.measured),
+        assumptions=measured_values(built.graph, outer, settings.measured),
         weights=tuple(built.constants),
         names=names,
     )
@@ -278,42 +275,19 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
 
 
 def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
-    """Returns the policy as the stages take it, for the operations of a model.
-
-    Raises:
-        UnknownOperationError: a list edit names an operation that neither ONNX nor the model has.
-    """
+    """Returns the policy as the stages take it, for the operations of a model."""
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
     policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)
     return resolve(policy, half, edited_lists(policy, half, ENTRIES, onnx_names))
 
 
-def names_of(built: Built, node: Node) -> tuple[str, ...]:
+def _names_of(built: Built, node: Node) -> tuple[str, ...]:
     """Returns the names that may refer to a node: its own, its operation's, its results'."""
     op = built.operations.get(node.index, node.op)
     own = str(node.source)
     path = f"{node.scope}/{op}" if node.scope else op
     return (own, own.strip("/"), path, op, *(built.names[value] for value in node.outputs))
-
-
-def _names_in(built: Built) -> NodeNames:
-    """Returns the names of each node of a model; structural nodes have no names."""
-
-    def names(node: Node) -> tuple[str, ...]:
-        return () if Trait.STRUCTURAL in node.traits else names_of(built, node)
-
-    return names
-
-
-def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
-    """Returns measured ranges by value, of the outermost graph alone."""
-    found = {
-        value.index: measured[built.names[value.index]]
-        for value in built.graph.values
-        if value.body == 0 and value.paintable and built.names[value.index] in measured
-    }
-    return Assumptions({}, found, {value: built.names[value] for value in found})
 
 
 def shown_graph(built: Built) -> Graph:

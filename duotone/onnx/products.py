@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duotone.graph.graph import Value
 from duotone.graph.products import Axes, Side, einsum_axes, matmul_axes, meaning_of_dot
-from duotone.onnx.protos import NodeProto, attribute
+from duotone.onnx.protos import NodeProto, attribute, domain_of
 
 
 def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str:
@@ -17,11 +17,10 @@ def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str
         operands: its operands; a value of unknown shape may be large.
     """
     rule = _RULES.get(node.op_type)
-    if rule is None or node.domain not in ("", "ai.onnx") or len(operands) < 2:
+    known = [value for value in operands[:2] if value is not None]
+    if rule is None or domain_of(node) or len(known) < 2:
         return ""
-    lhs, rhs = operands[:2]
-    if lhs is None or rhs is None:
-        return ""
+    lhs, rhs = known
     axes = rule(node, lhs.shape, rhs.shape)
     return "" if axes is None else meaning_of_dot(*axes)
 

@@ -6,7 +6,7 @@ package. A type checker sees messages as ``Any``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -82,6 +82,25 @@ def graphs_in(node: NodeProto) -> Sequence[GraphProto]:
     ]
 
 
+def nodes_in(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yields the nodes of a graph, and after each those of the graphs inside."""
+    for node in graph.node:
+        yield node
+        for inner in graphs_in(node):
+            yield from nodes_in(inner)
+
+
+def opsets_of(model: ModelProto) -> dict[str, int]:
+    """Returns the opset of each domain, ONNX's own as ``""``; 1 for ONNX's own if none is named."""
+    found = {opset.domain: opset.version for opset in model.opset_import}
+    return {"": found.get("ai.onnx", 1), **found}
+
+
+def domain_of(node: NodeProto) -> str:
+    """Returns the domain of a node's operation; empty for ONNX's own."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
 def named(node: NodeProto) -> str:
     """Returns a node, for messages: its name, or its first result, and its operation."""
     name = node.name or next((output for output in node.output if output), "")
@@ -90,4 +109,4 @@ def named(node: NodeProto) -> str:
 
 def operation(node: NodeProto) -> str:
     """Returns the operation of a node, with its domain if that is not ONNX's own."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    return f"{node.domain}.{node.op_type}" if domain_of(node) else node.op_type

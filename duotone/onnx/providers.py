@@ -53,10 +53,6 @@ PROVIDERS = ("cpu", "cuda", "tensorrt", "directml")
 def without_half(provider: str | None, half: str) -> frozenset[str]:
     """Returns the operations without a half kernel in a provider.
 
-    Args:
-        provider: one of :data:`PROVIDERS`; ``None`` for none in particular.
-        half: name of the half type.
-
     Raises:
         ArgumentError: there is no table for it.
     """

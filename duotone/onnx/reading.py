@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from duotone.errors import OnnxError
-from duotone.graph.elements import in_half
+from duotone.graph.elements import in_half, kept_constant
 from duotone.graph.graph import (
     FULL_DTYPE,
     Body,
@@ -39,10 +39,12 @@ from duotone.onnx.protos import (
     ModelProto,
     NodeProto,
     attribute,
+    domain_of,
     dtype_of,
     graphs_in,
     named,
     operation,
+    opsets_of,
 )
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import check_operands, results
@@ -75,8 +77,7 @@ class Reader:
         self._nested = nested
         self.half, self.folder = half, folder
         self.avoided, self.opted = avoided, opted
-        self.opsets = {opset.domain: opset.version for opset in model.opset_import}
-        self.opsets.setdefault("", self.opsets.get("ai.onnx", 1))
+        self.opsets = opsets_of(model)
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.bodies: list[Body] = []
@@ -235,7 +236,7 @@ class Reader:
         constant = weights.magnitude(tensor, self.folder, dims) if dtype == FULL_DTYPE else None
         value = self.value(tensor.name, dtype, tuple(dims), part.body, constant=constant)
         if dtype == FULL_DTYPE:
-            self.constants[value] = Constant(tensor, None, tensor.name)
+            self.constants[value] = Constant(tensor, tensor.name)
         part.constants.append(value)
         scope[tensor.name] = value
 
@@ -248,13 +249,13 @@ class Reader:
         position: int,
     ) -> FileStep:
         inputs = [scope[name] if name else -1 for name in node.input]
-        nested = self._nested.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        nested = None if domain_of(node) else self._nested.get(node.op_type)
         if nested is None or (node.op_type == "Scan" and self.opsets[""] < 9):
             nested = None
             _check_opaque(node, scope)
         if nested is not None:
             step = nested(self, node, inputs, part, scope, hints, position)
-        elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        elif node.op_type == "Constant" and not domain_of(node):
             step = self._constant(node, part)
         else:
             step = self._plain(node, inputs, part, hints)
@@ -270,12 +271,12 @@ class Reader:
         constant = weights.magnitude(tensor, self.folder) if tensor is not None else None
         value = self.value(node.output[0], dtype, shape, part.body, constant=constant)
         if tensor is not None:
-            self.constants[value] = Constant(tensor, node, node.output[0])
+            self.constants[value] = Constant(tensor, node.output[0])
         return FileStep(node, -1, [], [], [value])
 
     def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> FileStep:
         """Returns a node without a graph inside."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         found = signature(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]
         check_operands(node, found)
@@ -306,23 +307,11 @@ class Reader:
             makers=makers,
             avoided=self.avoided,
             opted=self.opted,
+            refused=self._too_large(read) or self._badly_rounded(node, read),
         )
-        fixed = made.fixed or self._too_large(read) or self._badly_rounded(node, read)
-        slots = made.attributes["operands"]
-        assert isinstance(slots, tuple)
-        index = self.node(
-            made.op,
-            [inputs[slot] for slot in slots],
-            [v for v in outputs if v >= 0],
-            part.body,
-            node,
-            list_key=made.list_key,
-            half_inputs=made.half_inputs if not fixed else (False,) * len(slots),
-            half_outputs=made.half_outputs if not fixed else (False,) * len(made.half_outputs),
-            flops=made.flops,
-            fixed=fixed,
-            attributes=made.attributes,
-        )
+        slots = made["attributes"]["operands"]
+        reads, makes = [inputs[slot] for slot in slots], [v for v in outputs if v >= 0]
+        index = self.node(made.pop("op"), reads, makes, part.body, node, **made)
         readers: list[tuple[int, int] | None] = [None] * len(inputs)
         for position, slot in enumerate(slots):
             readers[slot] = (index, position)
@@ -332,12 +321,7 @@ class Reader:
         if node.op_type == "ConstantOfShape":
             tensor = weights.as_tensor(node)
             return Magnitude.of(0.0) if tensor is None else weights.magnitude(tensor, self.folder)
-        traits = traits_of(TRAITS, operation(node))
-        kept = Trait.KEEPS in traits and Trait.CONVERTS not in traits
-        found = read[0].constant if kept and read and read[0] is not None else None
-        if found is not None and Trait.NEGATES in traits:
-            return Magnitude(found.smallest, found.largest)
-        return found
+        return kept_constant(traits_of(TRAITS, operation(node)), read)
 
     def _too_large(self, read: Sequence[Value | None]) -> str:
         """Returns why a reader of an input's default stays full: a cast would make it infinite."""
@@ -378,11 +362,7 @@ def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
 
 
 def _check_opaque(node: NodeProto, scope: MutableMapping[str, int]) -> None:
-    """Raises if a nested graph that is not rewritten reads an outer value, whose type may change.
-
-    Raises:
-        OnnxError: it does.
-    """
+    """Raises if a graph that is not rewritten reads an outer value, whose type may change."""
     for graph in graphs_in(node):
         read = {name for inner in graph.node for name in inner.input}
         own = {value.name for value in (*graph.input, *graph.initializer)}

@@ -34,13 +34,12 @@ _NUMPY: dict[str, Any] = {
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-def session(model: ModelProto | Path, *, folder: Path | None = None, optimize: bool = False) -> Any:
-    """Returns a session of ONNX Runtime on the CPU.
+def session(model: ModelProto | Path, *, folder: Path | None = None) -> Any:
+    """Returns a session of ONNX Runtime on the CPU that fuses no operations, to compare nodes.
 
     Args:
         model: a file, or a message.
         folder: the folder of a message's external data.
-        optimize: whether the runtime may fuse operations; False to compare nodes.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
@@ -49,8 +48,7 @@ def session(model: ModelProto | Path, *, folder: Path | None = None, optimize: b
     onnxruntime = library("onnxruntime", "running an ONNX model", "onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if folder is not None:
         options.add_session_config_entry(_FOLDER, str(folder))
     try:
@@ -78,11 +76,6 @@ def _one_line(error: Exception) -> str:
 
 def inputs_for(source: files.Source, *, seed: int = 0, shapes: Shapes | None = None) -> Generated:
     """Makes random inputs with which a model runs.
-
-    Args:
-        source: the model.
-        seed: the seed of the random numbers.
-        shapes: the shapes of some inputs, by name.
 
     Returns:
         The inputs, with sizes that were tried for sides that the model leaves open.

@@ -68,14 +68,7 @@ def _at(formals: Sequence[Parameter], slot: int, many: bool) -> Parameter | None
 
 @functools.cache
 def signature(operation: str, domain: str, opset: int) -> OperationTypes | None:
-    """Returns the signature of an operation, or ``None`` if ONNX has none.
-
-    Args:
-        operation: its type, such as ``"Conv"``.
-        domain: empty for ONNX's own.
-        opset: the version of the domain.
-    """
-    domain = "" if domain == "ai.onnx" else domain
+    """Returns the signature of an operation, or ``None`` if ONNX has none."""
     try:
         schema = ONNX.defs.get_schema(operation, opset, domain)
     except ONNX.defs.SchemaError:

@@ -40,28 +40,26 @@ class Storage:
         """Returns an unchanged tensor; external data is moved to this storage."""
         if not weights.is_external(tensor):
             return tensor
-        read = functools.partial(_bytes, tensor, self._folder)
-        _, _, length = weights.data_range(tensor, self._folder)
-        return self._external(tensor, tensor.data_type, length, read)
+        read = functools.partial(weights.external_pieces, tensor, self._folder)
+        return self._moved(tensor, tensor.data_type, weights.bytes_in(tensor), read)
 
     def halved(self, tensor: TensorProto, half: HalfType) -> TensorProto:
         """Returns a float32 tensor in half."""
-        if not weights.is_external(tensor):
-            return weights.tensor_in_half(tensor, self._folder, half)
         read = functools.partial(weights.half_pieces, tensor, self._folder, half)
-        return self._external(tensor, NUMBERS[half.name], 2 * weights.count(tensor), read)
+        return self._moved(tensor, NUMBERS[half.name], 2 * weights.count(tensor), read)
 
-    def _external(
+    def _moved(
         self,
         tensor: TensorProto,
         data_type: int,
         length: int,
         read: Callable[[], Iterator[bytes]],
     ) -> TensorProto:
+        """Returns a tensor whose elements are in the file, or in the message if they were there."""
         made = ONNX.TensorProto()
         made.name, made.doc_string, made.data_type = tensor.name, tensor.doc_string, data_type
         made.dims.extend(tensor.dims)
-        if self._name is None:
+        if self._name is None or not weights.is_external(tensor):
             made.raw_data = b"".join(read())
             return made
         gap = -self._end % _ALIGNMENT
@@ -77,13 +75,3 @@ class Storage:
 
         self._pieces.append(padded)
         return made
-
-
-def _bytes(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    path, offset, length = weights.data_range(tensor, folder)
-    with path.open("rb") as file:
-        file.seek(offset)
-        while length > 0:
-            read = file.read(min(length, 4 * weights.PIECE))
-            length -= len(read)
-            yield read

@@ -73,12 +73,7 @@ def check_operands(node: NodeProto, found: OperationTypes | None) -> None:
 
 
 def bindings(node: NodeProto, found: OperationTypes, operands: Sequence[str]) -> dict[str, str]:
-    """Returns the dtype of each type variable of a node.
-
-    Args:
-        node: the node.
-        found: its signature.
-        operands: the dtype of each operand; empty for an omitted one.
+    """Returns the dtype of each type variable of a node; an omitted operand has an empty dtype.
 
     Raises:
         OnnxError: two operands contradict each other, or the operation does not accept a dtype.

@@ -9,7 +9,16 @@ from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
 
 from duotone.errors import OnnxError, RewriteError
-from duotone.onnx.protos import NO_DTYPE, GraphProto, ModelProto, dtype_of, graphs_in
+from duotone.onnx.hints import Hints
+from duotone.onnx.protos import (
+    NO_DTYPE,
+    GraphProto,
+    ModelProto,
+    domain_of,
+    dtype_of,
+    graphs_in,
+    opsets_of,
+)
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import results
 
@@ -20,10 +29,8 @@ def verify(model: ModelProto) -> ModelProto:
     Raises:
         RewriteError: they are not.
     """
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
-    opsets.setdefault("", opsets.get("ai.onnx", 1))
     try:
-        _walk(model.graph, {}, opsets)
+        _walk(model.graph, {}, opsets_of(model))
     except (OnnxError, KeyError) as error:
         raise RewriteError(
             f"the rewritten model is not valid: {error} This is a bug in duotone; please report "
@@ -32,41 +39,32 @@ def verify(model: ModelProto) -> ModelProto:
     return model
 
 
-def _said(graph: GraphProto) -> dict[str, str]:
-    values = (*graph.input, *graph.output, *graph.value_info)
-    return {
-        value.name: dtype_of(value.type.tensor_type.elem_type)
-        for value in values
-        if value.type.HasField("tensor_type")
-    }
-
-
 def _walk(graph: GraphProto, outer: MutableMapping[str, str], opsets: Mapping[str, int]) -> None:
     known: MutableMapping[str, str] = ChainMap({}, outer)
-    said = _said(graph)
+    said = Hints(graph).dtype
     for value in graph.input:
-        known[value.name] = said.get(value.name, NO_DTYPE)
+        known[value.name] = said(value.name)
     for tensor in graph.initializer:
         known[tensor.name] = dtype_of(tensor.data_type)
     for sparse in graph.sparse_initializer:
         known[sparse.values.name] = dtype_of(sparse.values.data_type)
     for node in graph.node:
-        domain = "" if node.domain == "ai.onnx" else node.domain
         inner = graphs_in(node)
         for found in inner:
             _walk(found, known, opsets)
-        schema = None if inner else signature(node.op_type, domain, opsets.get(domain, 1))
         operands = [known[name] if name else "" for name in node.input]
-        if inner:
-            made = [said.get(name, NO_DTYPE) for name in node.output]
-            if node.op_type == "If":
-                made = [_said(inner[0]).get(value.name, NO_DTYPE) for value in inner[0].output]
+        if node.op_type == "If" and inner:
+            made = [Hints(inner[0]).dtype(value.name) for value in inner[0].output]
+        elif inner:
+            made = [said(name) for name in node.output]
         else:
-            made = results(node, schema, operands, lambda name: said.get(name, NO_DTYPE))
+            domain = domain_of(node)
+            schema = signature(node.op_type, domain, opsets.get(domain, 1))
+            made = results(node, schema, operands, said)
         for name, dtype in zip(node.output, made, strict=True):
             if name:
                 known[name] = dtype
     for value in graph.output:
-        dtype = known[value.name]
-        if NO_DTYPE not in (dtype, said.get(value.name, NO_DTYPE)) and dtype != said[value.name]:
-            raise OnnxError(f"the result {value.name!r} is {dtype}, not {said[value.name]}.")
+        dtype, declared = known[value.name], said(value.name)
+        if NO_DTYPE not in (dtype, declared) and dtype != declared:
+            raise OnnxError(f"the result {value.name!r} is {dtype}, not {declared}.")

@@ -17,7 +17,7 @@ import numpy as np
 from duotone.errors import OnnxError
 from duotone.graph.elements import in_half, magnitude_of
 from duotone.graph.graph import HalfType, Magnitude, bytes_of
-from duotone.onnx.protos import DTYPES, FLOAT, NUMBERS, ONNX, TensorProto, dtype_of
+from duotone.onnx.protos import DTYPES, FLOAT, ONNX, TensorProto, dtype_of
 
 PIECE = 2**22
 """The largest number of elements in memory at a time."""
@@ -35,10 +35,6 @@ def count(tensor: TensorProto) -> int:
 
 def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """Returns the file, offset and length in bytes of external data.
-
-    Args:
-        tensor: a tensor with external data.
-        folder: the folder of the model; ``None`` for a model without a file.
 
     Raises:
         OnnxError: the file or the range does not exist.
@@ -112,18 +108,23 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
         )
 
 
+def external_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+    """Yields the bytes of external data, at a time those of :data:`PIECE` float32 numbers."""
+    path, offset, length = data_range(tensor, folder)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while length > 0:
+            read = file.read(min(length, 4 * PIECE))
+            if not read:
+                raise OnnxError(f"tensor {tensor.name!r}: {path} became shorter.")
+            length -= len(read)
+            yield read
+
+
 def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
     """Yields the elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
     if is_external(tensor):
-        path, offset, length = data_range(tensor, folder)
-        with path.open("rb") as file:
-            file.seek(offset)
-            while length > 0:
-                read = file.read(min(length, 4 * PIECE))
-                if not read:
-                    raise OnnxError(f"tensor {tensor.name!r}: {path} became shorter.")
-                length -= len(read)
-                yield np.frombuffer(read, "<f4")
+        yield from (np.frombuffer(read, "<f4") for read in external_pieces(tensor, folder))
         return
     if tensor.HasField("raw_data"):
         whole = np.frombuffer(tensor.raw_data, "<f4")
@@ -149,17 +150,6 @@ def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Ite
     """Yields the elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
-
-
-def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:
-    """Returns a float32 tensor in half, with its elements in the tensor."""
-    made = ONNX.TensorProto()
-    made.name = tensor.name
-    made.doc_string = tensor.doc_string
-    made.dims.extend(tensor.dims)
-    made.data_type = NUMBERS[half.name]
-    made.raw_data = b"".join(half_pieces(tensor, folder, half))
-    return made
 
 
 def as_tensor(node: Any) -> TensorProto | None:

@@ -6,6 +6,7 @@ type of an array.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,29 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
             f"None (asks the device) or jnp.float32 (off){_else(name, 'dtype')}"
         )
     return HALF_TYPES[found]
+
+
+def half_of_model(dtype: Any) -> HalfType:
+    """Returns the half type for a saved model, by its name.
+
+    Raises:
+        ArgumentError: it is not the name of a half type.
+    """
+    name = canonical(dtype) if isinstance(dtype, str) else dtype
+    if name not in HALF_TYPES:
+        raise ArgumentError(f"dtype={name!r}: it takes 'float16' or 'bfloat16'.")
+    return HALF_TYPES[name]
+
+
+def check_painter(painter: str, known: Iterable[str]) -> str:
+    """Returns a painter.
+
+    Raises:
+        ArgumentError: a front end does not have it.
+    """
+    if painter not in known:
+        raise ArgumentError(f"painter={painter!r}: it takes {', '.join(map(repr, known))}.")
+    return painter
 
 
 def _name_of(dtype: Any) -> str:

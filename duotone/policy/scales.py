@@ -24,6 +24,12 @@ GROWTH_INTERVAL = 2000
 INITIAL_SCALE = 2.0**15
 """The first value of a loss scale by default, as in TensorFlow."""
 
+FACTOR = 2.0
+"""The factor by which a loss scale grows and shrinks by default, as in TensorFlow."""
+
+SMALLEST_DYNAMIC_SCALE = 1.0
+"""The value at which a loss scale stops shrinking by default."""
+
 LARGEST_DYNAMIC_SCALE = 2.0**24
 """The value at which a loss scale stops growing by default."""
 
@@ -36,11 +42,11 @@ MAX_SCALE = 2.0**126
 MIN_SCALE = 1 / MAX_SCALE
 """The smallest normal float32."""
 
-Made = TypeVar("Made", bound=Callable[..., Any])
+Made = TypeVar("Made", bound=type)
 
 
 def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
-    """Lets a class or function accept arguments by their TensorFlow 1.15 names.
+    """Lets a class accept arguments by their TensorFlow 1.15 names.
 
     Args:
         **names: our name of each argument, by TensorFlow's name.
@@ -50,11 +56,11 @@ def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
     """
 
     def decorate(made: Made) -> Made:
-        function: Callable[..., Any] = made.__init__ if isinstance(made, type) else made
-        positions = list(inspect.signature(function).parameters)
+        original: Callable[..., None] = made.__init__
+        positions = list(inspect.signature(original).parameters)
 
-        @functools.wraps(function)
-        def renamed(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(original)
+        def init(*args: Any, **kwargs: Any) -> None:
             for theirs, ours in names.items():
                 if theirs not in kwargs:
                     continue
@@ -64,12 +70,10 @@ def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
                         "of them out."
                     )
                 kwargs[ours] = kwargs.pop(theirs)
-            return function(*args, **kwargs)
+            original(*args, **kwargs)
 
-        if isinstance(made, type):
-            made.__init__ = renamed  # pyright: ignore[reportAttributeAccessIssue]
-            return made  # pyright: ignore[reportReturnType]
-        return renamed  # pyright: ignore[reportReturnType]
+        made.__init__ = init
+        return made
 
     return decorate
 

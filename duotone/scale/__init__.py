@@ -17,7 +17,7 @@ This is one training step, written out::
 To add a rule for the scale, subclass :class:`LossScale` (``state.py``).
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
-replace), ``configuration`` (checked numbers), ``powers`` (of two), ``state`` (the three loss
+replace), ``powers`` (of two), ``state`` (the three loss
 scales), ``gradient`` (differentiation), ``choice`` (the ``loss_scale`` argument), ``skip`` (an
 optimizer that skips bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a loss
 scale).

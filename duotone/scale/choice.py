@@ -2,7 +2,7 @@
 
 ``check_loss_scale`` checks the argument and touches no device, so that a program can wrap an
 optimizer while it is imported. ``make_loss_scale`` makes the arrays when training starts.
-:func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are short names for users.
+:data:`dynamic_loss_scale` and :func:`fixed_loss_scale` are names for users.
 """
 
 from __future__ import annotations
@@ -13,54 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from duotone.errors import ArgumentTypeError, kind_of
-from duotone.policy.scales import (
-    DYNAMIC,
-    GROWTH_INTERVAL,
-    INITIAL_SCALE,
-    LARGEST_DYNAMIC_SCALE,
-    check_scale,
-    with_names_of_tensorflow,
-    word_or_number,
-)
+from duotone.policy.scales import DYNAMIC, check_scale, word_or_number
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
-
-@with_names_of_tensorflow(
-    initial_loss_scale="initial", increment_period="growth_interval", multiplier="factor"
-)
-def dynamic_loss_scale(
-    initial: float = INITIAL_SCALE,
-    growth_interval: int = GROWTH_INTERVAL,
-    factor: float = 2.0,
-    floor: float = 1.0,
-    cap: float = LARGEST_DYNAMIC_SCALE,
-) -> DynamicLossScale:
-    """Returns a loss scale that adjusts its own value; see :class:`DynamicLossScale`.
-
-    Args:
-        initial: the first scale (2**15 as in TensorFlow).
-        growth_interval: finite steps in a row after which it grows (by default as in TensorFlow).
-        factor: the factor by which it grows and shrinks.
-        floor: the smallest value.
-        cap: the largest value.
-
-    The first three arguments also have their TensorFlow names: ``initial_loss_scale``,
-    ``increment_period`` and ``multiplier``.
-
-    Returns:
-        The loss scale. Pass it to an optimizer, or use it in your own training loop.
-
-    Raises:
-        ArgumentTypeError: an argument is not a number.
-        ArgumentError: an argument is out of range.
-
-    Example:
-        >>> import optax, duotone
-        >>> from duotone.scale.choice import dynamic_loss_scale
-        >>> float(dynamic_loss_scale(2**10).value)
-        1024.0
-    """
-    return DynamicLossScale(initial, growth_interval, factor, floor, cap)
+dynamic_loss_scale = DynamicLossScale
+"""Another name of :class:`DynamicLossScale`, which adjusts its own value."""
 
 
 def fixed_loss_scale(value: float) -> FixedLossScale:

@@ -54,7 +54,8 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
     with updating():
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if is_inexact(leaf)]
         finite = reduce(jnp.logical_and, checks) if checks else jnp.asarray(True)
-        return _agree(finite, _varying_axes(finite) if axes is None else axes)
+        axes = _varying_axes(finite) if axes is None else axes
+        return lax.pmin(finite.astype(jnp.int32), axes) > 0 if axes else finite
 
 
 def unfollowed_axes() -> list[str]:
@@ -80,12 +81,6 @@ def check_axis_name(axis_name: Any) -> tuple[str, ...] | None:
             f'axis_name="data"; got {axis_name!r} of type {type(axis_name).__name__}.'
         )
     return tuple(names)
-
-
-def _agree(finite: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    if not axes:
-        return finite
-    return lax.pmin(finite.astype(jnp.int32), axes) > 0
 
 
 def _varying_axes(array: jax.Array) -> tuple[str, ...]:

@@ -119,20 +119,14 @@ def scaled_parts(
 ) -> Callable[..., tuple[jax.Array, Any, Any]]:
     """Calls :func:`scaled_value_and_grad` without the check of the gradients.
 
-    Args:
-        loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
-        argnums: the arguments of `loss_fn` to differentiate, counted from 0 without the loss scale.
-        has_aux: whether `loss_fn` returns a pair.
-        allow_int: whether integer arguments may be differentiated.
-        what: how errors call `loss_fn`.
-
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> (loss, aux, gradients)``.
-
-    Raises:
-        ArgumentTypeError, ArgumentError: as for :func:`scaled_value_and_grad`.
     """
-    _check_callable(loss_fn)
+    if not callable(loss_fn):
+        raise ArgumentTypeError(
+            f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
+            "Pass the function itself, not its result."
+        )
     positions = check_argnums("argnums", argnums)
 
     def parts(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> tuple[jax.Array, Any, Any]:
@@ -158,14 +152,6 @@ def with_loss_scale_first(
 
     ``functools.wraps`` would show the signature of `loss_fn`, without the loss scale, and ``jit``
     would make the wrong argument static.
-
-    Args:
-        name: ``"grad"`` or ``"value_and_grad"``.
-        loss_fn: the function that `grad_fn` differentiates.
-        grad_fn: takes a loss scale, and the arguments of `loss_fn`.
-
-    Returns:
-        `grad_fn`.
     """
     own = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     grad_fn.__name__ = grad_fn.__qualname__ = f"{name}_of_{own}"
@@ -187,10 +173,6 @@ def with_loss_scale_first(
 
 def check_argnums(name: str, argnums: Any) -> int | tuple[int, ...]:
     """Checks the positions to differentiate, as for ``jax.grad``.
-
-    Args:
-        name: the name of the argument, for the error.
-        argnums: an integer, or a sequence of integers.
 
     Raises:
         ArgumentTypeError: it is neither.
@@ -220,11 +202,6 @@ def _index(number: Any) -> int:
 def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
     """Refuses positions beyond the arguments of a call.
 
-    Args:
-        name: the name of the argument, for the error.
-        argnums: the positions that :func:`check_argnums` returned.
-        count: the number of positional arguments of the call, without a loss scale.
-
     Raises:
         ArgumentTypeError: there are too few.
     """
@@ -238,16 +215,16 @@ def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
 
 def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
     """Returns the loss as an array and the auxiliary output; an error names the function."""
-    aux = None
+    aux, is_pair = None, isinstance(output, tuple | list) and len(output) == 2
     if has_aux:
-        if not isinstance(output, tuple | list) or len(output) != 2:
+        if not is_pair:
             raise ArgumentTypeError(
                 f"{loss_fn} must return a pair (loss, aux) because has_aux is "
                 f"True; it returned {shown(output)}."
             )
         output, aux = output
     if not isinstance(output, bool | int | float | complex) and not hasattr(output, "dtype"):
-        hint = " If it returns (loss, aux), pass has_aux=True." if _is_pair(output) else ""
+        hint = " If it returns (loss, aux), pass has_aux=True." if is_pair else ""
         raise ArgumentTypeError(
             f"{loss_fn} must return one floating scalar, the loss; it returned "
             f"{shown(output)}.{hint}"
@@ -266,20 +243,8 @@ def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
     return loss, aux
 
 
-def _check_callable(loss_fn: Any) -> None:
-    if not callable(loss_fn):
-        raise ArgumentTypeError(
-            f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
-            "Pass the function itself, not its result."
-        )
-
-
 def _describe(fn: Callable[..., Any]) -> str:
     """Returns the name of a function and, if Python knows them, its file and line."""
     name = getattr(fn, "__name__", type(fn).__name__)
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _is_pair(output: Any) -> bool:
-    return isinstance(output, tuple | list) and len(output) == 2

@@ -46,12 +46,7 @@ class MixedPrecisionState(NamedTuple):
 
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
-    """Returns the state before the first step.
-
-    Args:
-        inner: the wrapped optimizer's state.
-        loss_scale: the loss scale.
-    """
+    """Returns the state before the first step."""
     return MixedPrecisionState(inner, loss_scale, jnp.asarray(True), jnp.zeros((), jnp.int32))
 
 
@@ -77,11 +72,7 @@ def advance(
 
 
 def cannot_fall(loss_scale: LossScale) -> jax.Array:
-    """Returns True if a skipped step would not lower a loss scale, ``bool[]``.
-
-    Args:
-        loss_scale: any loss scale; a dynamic one can fall until its floor.
-    """
+    """Returns True if a skipped step would not lower a loss scale, ``bool[]``."""
     with updating():
         lower = loss_scale.adjust(jnp.asarray(False)).value
         return jnp.logical_not(lower < loss_scale.value)
@@ -89,10 +80,6 @@ def cannot_fall(loss_scale: LossScale) -> jax.Array:
 
 def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
     """Returns a state with the loss scale that multiplies losses.
-
-    Args:
-        state: the state that the optimizer stores.
-        scaled: whether the optimizer scales losses.
 
     Returns:
         The state itself, or one whose loss scale is a ``NoLossScale`` with the same counts.
@@ -147,10 +134,11 @@ def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
         return state
     found = states_in(state)
     if not found:
+        alone = " alone" if isinstance(state, LossScale) else ""
         raise ArgumentTypeError(
             f"{who}: the state must be that of a mixed-precision optimizer, as its init(params) "
-            f"gives; got {_shown(state)}. A state of the bare optimizer (from an old checkpoint, "
-            "for instance) goes inside: opt.init(params)._replace(inner=state)."
+            f"gives; got {kind_of(state)}{alone}. A state of the bare optimizer (from an old "
+            "checkpoint, for instance) goes inside: opt.init(params)._replace(inner=state)."
         )
     if len(found) > 1:
         shown = ", ".join(f"state{path}" for path, _ in found)
@@ -267,9 +255,6 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
         state: outside compiled functions.
         who: the method that was called, for the error.
 
-    Returns:
-        Its numbers.
-
     Raises:
         ArgumentError: a number is out of range.
         ArgumentTypeError: the state is traced.
@@ -300,9 +285,3 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
 def _as_float32(number: float) -> float:
     """Rounds a bound to float32, the dtype in which the state stores the scale."""
     return float(np.float32(number)) if number < MAX_SCALE else number
-
-
-def _shown(state: Any) -> str:
-    if isinstance(state, LossScale):
-        return f"{kind_of(state)} alone"
-    return f"{kind_of(state)}"

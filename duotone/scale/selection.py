@@ -55,10 +55,6 @@ def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
 def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
     """Returns the pairs of leaves of two trees, for :func:`select_tree`.
 
-    Args:
-        on_true: any pytree.
-        on_false: a pytree of the same structure.
-
     Returns:
         For each leaf the new value, the old value, and whether a choice is needed: False if both
         are the same object or equal static values.

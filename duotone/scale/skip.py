@@ -116,10 +116,6 @@ def skip_nonfinite(
 def with_extra_args(inner: Any, who: str) -> Any:
     """Returns an optimizer whose ``update`` takes extra arguments, from any with both methods.
 
-    Args:
-        inner: an Optax optimizer, or an object such as ``optax.MultiSteps``.
-        who: the function that was called, for the error.
-
     Raises:
         ArgumentTypeError: `inner` is not an optimizer.
     """
@@ -170,11 +166,8 @@ def _not_an_optimizer(inner: Any) -> str:
 def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tuple[Any, jax.Array]:
     """Returns gradients as a plain tree, and whether they are finite on all devices.
 
-    Args:
-        grads: a tree, or a :class:`ScaledGrad`. Its ``finite`` is used, because it was computed
-            before clipping, for instance, could hide an infinity.
-        axes: the result of :func:`check_axis_name`.
-        who: the function that was called, for the error.
+    The ``finite`` of a :class:`ScaledGrad` is used: it was computed before anything, such as
+    clipping, could hide an infinity.
 
     Raises:
         ArgumentError: devices could disagree and no axis is named.
@@ -191,10 +184,6 @@ def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
     Inside ``shard_map(check_vma=True)``, types have the axes along which an array varies. With
     ``check_vma=False`` and in ``pmap`` they do not. ``vmap`` needs no check: if only one lane skips
     a step, every lane gets its own parameters, and their shape shows it.
-
-    Args:
-        axes: named axes, or None to read them from types.
-        who: the function that was called, for the error.
 
     Raises:
         ArgumentError: the code runs inside axes that types do not track, and `axes` is None.
@@ -246,14 +235,6 @@ def guarded_apply(
 ) -> tuple[Any, Any]:
     """Calls :func:`guarded_update` and adds the updates to the parameters.
 
-    Args:
-        optimizer: has ``init`` and ``update``, and accepts extra arguments.
-        grads: unscaled gradients.
-        old: the optimizer's state.
-        params: the parameters.
-        finite: ``bool[]``.
-        extra: further arguments of ``update``.
-
     Returns:
         The new parameters in their own dtypes and the new state, or both unchanged.
 
@@ -277,13 +258,6 @@ def updated(
     float16. An optimizer that compares dtypes (``lax.cond``, ``lax.clamp``) fails if its state and
     parameters are half. So it gets all three as if the parameters were float32, and the state is
     stored in the dtypes from ``init``. Half gradients of half parameters are not converted.
-
-    Args:
-        optimizer: has ``init`` and ``update``, and accepts extra arguments.
-        grads: unscaled gradients.
-        old: the optimizer's state.
-        params: the parameters, or None.
-        extra: further arguments of ``update``.
 
     Returns:
         The updates, and the new state in the dtypes of `old`.

@@ -32,10 +32,12 @@ from jax import lax
 from duotone.errors import ArgumentError
 from duotone.policy.regions import scaling_loss, updating
 from duotone.policy.scales import (
+    FACTOR,
     GROWTH_INTERVAL,
     INITIAL_SCALE,
     LARGEST_DYNAMIC_SCALE,
     ORDINARY_LOSS,
+    SMALLEST_DYNAMIC_SCALE,
     check_factor,
     check_interval,
     check_scale,
@@ -182,8 +184,8 @@ class DynamicLossScale(LossScale):
 
     initial: float = dataclasses.field(default=INITIAL_SCALE, metadata=_STATIC)
     growth_interval: int = dataclasses.field(default=GROWTH_INTERVAL, metadata=_STATIC)
-    factor: float = dataclasses.field(default=2.0, metadata=_STATIC)
-    floor: float = dataclasses.field(default=1.0, metadata=_STATIC)
+    factor: float = dataclasses.field(default=FACTOR, metadata=_STATIC)
+    floor: float = dataclasses.field(default=SMALLEST_DYNAMIC_SCALE, metadata=_STATIC)
     cap: float = dataclasses.field(default=LARGEST_DYNAMIC_SCALE, metadata=_STATIC)
     # Only pytree fields below this line. pyright reports that an attribute overrides the abstract
     # property; a frozen dataclass is as read-only as the property.

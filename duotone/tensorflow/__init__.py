@@ -17,19 +17,15 @@ from duotone.tensorflow.calibrate import calibrate
 from duotone.tensorflow.compare import compare
 from duotone.tensorflow.devices import Device
 from duotone.tensorflow.live.compared import LiveComparison, compare_last
-from duotone.tensorflow.live.explained import (
-    LiveExplanation,
-    disable_mixed_precision_graph_rewrite,
-    explain_last,
-)
+from duotone.tensorflow.live.explained import LiveExplanation, explain_last
 from duotone.tensorflow.live.step import compare_step
+from duotone.tensorflow.live.switch import disable as disable_mixed_precision_graph_rewrite
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
     BodyResult,
     CastNodeRecord,
     Decision,
-    FunctionResult,
     RewriteResult,
 )
 
@@ -39,7 +35,6 @@ __all__ = [
     "Decision",
     "Device",
     "FileResult",
-    "FunctionResult",
     "GraphResult",
     "LiveComparison",
     "LiveExplanation",

@@ -13,17 +13,23 @@ these nodes keep their types in files::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from duotone.ops.tensorflow_kinds import CALLS, LIST_CARRIERS
 from duotone.tensorflow.checks import node_of
-from duotone.tensorflow.protos import GraphDef, NodeDef
+from duotone.tensorflow.protos import GraphDef, NodeDef, bodies_of, functions_named, library_of
 
 KEEP = "_grappler_do_not_remove"
 """The attribute with which TensorFlow's own tools exclude a node from every rewrite."""
 
-Marks = list[tuple[int, str]]
+Marks = list[tuple[str, str]]
+"""Marked nodes: the name of the function, empty for the graph itself, and that of the node."""
+
+
+def is_kept(node: NodeDef) -> bool:
+    """Returns True if a node is marked so that optimizers must keep it."""
+    return KEEP in node.attr and node.attr[KEEP].b
 
 
 def keep_calls(graph: GraphDef) -> Marks:
@@ -32,9 +38,6 @@ def keep_calls(graph: GraphDef) -> Marks:
     Args:
         graph: a GraphDef; marks are added to its nodes.
 
-    Returns:
-        The marked nodes, for :func:`release`: number of the body, name.
-
     Example:
         >>> from duotone.tensorflow.protos import new_graph
         >>> graph = new_graph()
@@ -42,29 +45,26 @@ def keep_calls(graph: GraphDef) -> Marks:
         >>> loop = graph.node.add(name="loop", op="While", input=["list"])
         >>> loop.attr["body"].func.name = "f"
         >>> keep_calls(graph)
-        [(0, 'list'), (0, 'loop')]
+        [('', 'list'), ('', 'loop')]
     """
     marks: Marks = []
-    for number, nodes in enumerate(_bodies(graph)):
+    for where, nodes in bodies_of(graph):
         for node in _to_keep(nodes):
-            if not (KEEP in node.attr and node.attr[KEEP].b):
+            if not is_kept(node):
                 node.attr[KEEP].b = True
-                marks.append((number, node.name))
+                marks.append((where, node.name))
     return marks
 
 
 def loop_bodies(graph: GraphDef) -> dict[str, frozenset[int]]:
     """Returns the functions that are the bodies of loops.
 
-    Args:
-        graph: a GraphDef.
-
     Returns:
         By name, the numbers of the arguments that the loop's condition reads.
     """
-    library = {function.signature.name: function for function in graph.library.function}
+    library = library_of(graph)
     found: dict[str, frozenset[int]] = {}
-    for nodes in _bodies(graph):
+    for _, nodes in bodies_of(graph):
         for node in nodes:
             if node.op in ("While", "StatelessWhile"):
                 body, condition = (node.attr[name].func.name for name in ("body", "cond"))
@@ -86,38 +86,22 @@ def _read_arguments(function: Any) -> set[int]:
     return {names[name] for name in seen if name in names}
 
 
-def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
-    """Removes the marks after a rewrite.
-
-    Args:
-        graph: the rewritten graph.
-        marks: the result of :func:`keep_calls`.
-        functions: names of the functions of the graph that was marked, in its order.
-    """
-    names: dict[str, set[str]] = {}
-    for number, node in marks:
-        names.setdefault(functions[number - 1] if number else "", set()).add(node)
-    for where, nodes in zip(("", *function_names(graph)), _bodies(graph), strict=True):
-        for node in nodes if where in names else ():
-            if node.name in names[where]:
+def release(graph: GraphDef, marks: Collection[tuple[str, str]]) -> None:
+    """Removes the marks of :func:`keep_calls` from the rewritten graph."""
+    marks = set(marks)
+    for where, nodes in bodies_of(graph):
+        for node in nodes:
+            if (where, node.name) in marks:
                 del node.attr[KEEP]
-
-
-def function_names(graph: GraphDef) -> list[str]:
-    """Returns the names of a graph's functions, in order."""
-    return [function.signature.name for function in graph.library.function]
-
-
-def _bodies(graph: GraphDef) -> Iterator[Any]:
-    """Yields the nodes of the graph, then those of each function."""
-    yield graph.node
-    for function in graph.library.function:
-        yield function.node_def
 
 
 def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
     """Returns callers, and TensorList ops joined to one by ops that may carry a list."""
-    callers = {node.name for node in nodes if _calls(node)}
+    callers = {
+        node.name
+        for node in nodes
+        if node.op not in CALLS and any(True for _ in functions_named(node))
+    }
     if not callers:
         return []
     neighbours: dict[str, list[str]] = {}
@@ -144,11 +128,3 @@ def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
 
 def _holds_list(node: NodeDef) -> bool:
     return "TensorList" in node.op
-
-
-def _calls(node: NodeDef) -> bool:
-    """Returns True if a node calls a function that an attribute names."""
-    return node.op not in CALLS and any(
-        value.HasField("func") or (value.HasField("list") and len(value.list.func))
-        for value in node.attr.values()
-    )

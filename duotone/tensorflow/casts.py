@@ -27,11 +27,6 @@ BYTES_PER_ELEMENT = 6
 def apply(graph: GraphDef, facts: Facts, allow: Collection[int]) -> tuple[CastNodeRecord, ...]:
     """Changes the types of a graph and adds casts.
 
-    Args:
-        graph: the GraphDef that the units were made from; it is changed.
-        facts: its units.
-        allow: the units that become half if they are float32.
-
     Returns:
         The casts that were added.
 

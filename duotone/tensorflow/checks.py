@@ -14,20 +14,17 @@ recursive, so no graph is too deep.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from duotone.errors import GraphDefError
 from duotone.ops.tensorflow_kinds import LOOP_ENDS
-from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef
+from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, functions_named
 
 _SHOWN = 6
 
 
 def check_graph(graph: GraphDef) -> None:
     """Raises if a graph or a function of its library is invalid.
-
-    Args:
-        graph: a GraphDef.
 
     Raises:
         GraphDefError: the message names the problem and the node.
@@ -52,7 +49,10 @@ def check_graph(graph: GraphDef) -> None:
     for name, function in functions.items():
         arguments = [argument.name for argument in function.signature.input_arg]
         _check_body(function.node_def, arguments, f"function {name!r}: ")
-    calls = {name: _called(function.node_def, functions) for name, function in functions.items()}
+    calls = {
+        name: [called for node in function.node_def for called in called_functions(node, functions)]
+        for name, function in functions.items()
+    }
     if ring := _find_ring(calls):
         raise GraphDefError(f"function recursion, which no rewrite can follow: {_arrows(ring)}.")
 
@@ -151,22 +151,10 @@ def _check_cycles(nodes: Sequence[NodeDef], reads: list[list[int]], where: str) 
     )
 
 
-def _called(nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]) -> list[str]:
-    """Returns the functions that a body calls: as an op, or named by an attribute."""
-    found: dict[str, None] = {}
-    for node in nodes:
-        for name in (node.op, *_named_functions(node)):
-            if name in functions:
-                found[name] = None
-    return list(found)
-
-
-def _named_functions(node: NodeDef) -> Iterator[str]:
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        elif value.HasField("list"):
-            yield from (function.name for function in value.list.func)
+def called_functions(node: NodeDef, library: Container[str]) -> Iterator[str]:
+    """Yields the functions of a library that a node calls or names in an attribute."""
+    names = (node.op, *(function.name for function in functions_named(node)))
+    return (name for name in names if name in library)
 
 
 def _find_ring(calls: Mapping[str, Sequence[str]]) -> list[str] | None:

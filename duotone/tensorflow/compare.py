@@ -12,7 +12,7 @@ from typing import Any
 
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.measuring import inputs
-from duotone.measuring.differences import Difference, constant_results, difference
+from duotone.measuring.differences import Difference, constant_results, differences
 from duotone.measuring.generate import collapsed_sides, generate
 from duotone.tensorflow import files, running
 from duotone.tensorflow.running import Loaded
@@ -57,21 +57,13 @@ def compare(
         raise ArgumentError("the two models have different results; they cannot be compared.")
     given = inputs.given(data, shapes, lambda: _generated(sources[0], one, seed, shapes))
     notes = list(given.notes)
-    found = [_values(*pair, given.feed, notes) for pair in zip(sources, (one, other), strict=True)]
+    pairs = zip(sources, (one, other), strict=True)
+    expected, found = (_values(*pair, given.feed, notes) for pair in pairs)
     tensors = {**other.values, **other.outputs}
-    notes += constant_results({name: found[0][name] for name in one.outputs})
+    notes += constant_results({name: expected[name] for name in one.outputs})
     makers = {name: tensor.op.type for name, tensor in tensors.items()}
-    differences = {
-        name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
-        for name in found[1]
-        if name in found[0]
-    }
-    return Difference(
-        tuple(differences[name] for name in one.outputs),
-        tuple(value for name, value in differences.items() if name not in one.outputs),
-        inputs.described(given.feed),
-        tuple(dict.fromkeys(notes)),
-    )
+    results, nodes = differences(expected, found, one.outputs, makers)
+    return Difference(results, nodes, inputs.described(given.feed), tuple(dict.fromkeys(notes)))
 
 
 def _generated(

@@ -16,14 +16,7 @@ ARGUMENTS = ("_Arg", "_Retval")
 def describe(
     facts: Facts, precisions: Precisions, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
-    """Returns the painting of all float32 type attributes, and why.
-
-    Args:
-        facts: the units.
-        precisions: the painter's decisions.
-        hidden: whether arguments and results, which are not nodes of a function, are omitted.
-        skipped: whether the whole graph was, since its device gains nothing.
-    """
+    """Returns the painting of all float32 type attributes, and why."""
     units = facts.units
     painting: dict[str, dict[str, str]] = {}
     decisions = []
@@ -37,20 +30,14 @@ def describe(
         if attribute.name:
             painting.setdefault(node.name, {})[str(attribute)] = precision
         kind = facts.kind(unit)
-        reason = _reason(facts, precisions, unit, skipped)
+        reason = precisions.reasons.get(unit)
+        if reason is None:
+            rule = _rule(facts, precisions, unit, skipped)
+            reason = Reason(rule, RULES[rule])
         decisions.append(
             Decision(node.name, node.op, str(attribute), kind.value, precision, *reason)
         )
     return painting, tuple(decisions)
-
-
-def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> Reason:
-    """Returns why a unit has its precision: its painter's reason, or the words of a rule."""
-    found = precisions.reasons.get(unit)
-    if found is not None:
-        return found
-    rule = _rule(facts, precisions, unit, skipped)
-    return Reason(rule, RULES[rule])
 
 
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:

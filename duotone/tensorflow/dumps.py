@@ -18,7 +18,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from google.protobuf import text_format
 
@@ -40,17 +39,13 @@ class Dump:
     """The dumps and log of the rewrite of one graph or function.
 
     Attributes:
+        resolved: the user's policy.
         item: ``"tf_graph"`` or the name of a function.
-        folder: the folder for the files, or None.
-        log: whether lines are logged.
-        level: the policy's level, or an empty text.
         time: part of the names of the files, milliseconds.
     """
 
+    resolved: Resolved
     item: str
-    folder: Path | None
-    log: bool
-    level: str
     time: int
 
     def before(self, graph: GraphDef) -> None:
@@ -65,27 +60,20 @@ class Dump:
         result: BodyResult,
         preserved: Sequence[bool],
     ) -> None:
-        """Writes the rewritten graph, the lists, and the lines of the log.
-
-        Args:
-            graph: the rewritten graph.
-            facts: its units.
-            precisions: the decisions of the passes, with their journal.
-            result: the result of the rewrite.
-            preserved: by node, whether it must keep its types.
-        """
-        if self.log:
-            _log(log_lines(Rewrite(self.item, self.level, preserved, facts, precisions, result)))
-        if self.folder is None or not precisions.found_work:
+        """Writes the rewritten graph, the lists, and the lines of the log."""
+        level, folder = self.resolved.level or "", self.resolved.log_path
+        if self.resolved.log_decisions:
+            _log(log_lines(Rewrite(self.item, level, preserved, facts, precisions, result)))
+        if folder is None or not precisions.found_work:
             return
         self._write_graph("AutoMixedPrecision", graph)
         name = f"paintbuckets_AutoMixedPrecision_{self.suffix}.txt"
-        write_atomically(self.folder / name, paint_buckets(facts.resolved.lists))
+        write_atomically(folder / name, paint_buckets(facts.resolved.lists))
 
     def _write_graph(self, stage: str, graph: GraphDef) -> None:
-        if self.folder is None:
+        if self.resolved.log_path is None:
             return
-        file = self.folder / f"graphdef_{stage}_{self.suffix}.pb"
+        file = self.resolved.log_path / f"graphdef_{stage}_{self.suffix}.pb"
         write_atomically(file, graph.SerializeToString(deterministic=True))
         write_atomically(file.with_name(f"{file.name}.txt"), text_format.MessageToString(graph))
 
@@ -97,20 +85,8 @@ class Dump:
 
 
 def start(resolved: Resolved, item: str) -> Dump:
-    """Begins the dump of one graph or function.
-
-    Args:
-        resolved: the user's policy.
-        item: ``"tf_graph"`` or the name of a function.
-    """
-    dump = Dump(
-        item,
-        resolved.log_path,
-        resolved.log_decisions,
-        resolved.level or "",
-        time.time_ns() // 1_000_000,
-    )
-    folder = dump.folder
+    """Begins the dump of one graph or function."""
+    dump, folder = Dump(resolved, item, time.time_ns() // 1_000_000), resolved.log_path
     while folder is not None and (folder / f"graphdef_preop_{dump.suffix}.pb").exists():
         dump = dataclasses.replace(dump, time=dump.time + 1)  # two graphs within a millisecond
     return dump

@@ -18,7 +18,7 @@ from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve
 from duotone.tensorflow.functions import FunctionBody, reachable
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op
-from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef, NodeDef
+from duotone.tensorflow.protos import HALVES, GraphDef, NodeDef, library_of
 from duotone.tensorflow.reading import read
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
@@ -86,7 +86,8 @@ def figures_of(graph: GraphDef, function: str = "") -> GraphFigures:
         for node in neutral.nodes:
             moved[node.op] += _bytes(node, neutral)
             if Trait.CONTRACTS in node.traits:
-                products[_reads_half(node, neutral)].append(node.flops)
+                half = any(neutral.values[value].dtype in HALF_TYPES for value in node.inputs)
+                products[half].append(node.flops)
             if _is_cast(node, neutral):
                 casts.append(_bytes(node, neutral))
     return GraphFigures(
@@ -105,7 +106,7 @@ def figures_of(graph: GraphDef, function: str = "") -> GraphFigures:
 
 def _bodies(graph: GraphDef, function: str) -> Iterator[tuple[Sequence[NodeDef], Graph]]:
     """Yields the nodes of a graph or function, and of those that it reaches, and what they mean."""
-    library = {function.signature.name: function for function in graph.library.function}
+    library = library_of(graph)
     functions = {name: define_function(f.signature) for name, f in library.items()}
 
     def find(name: str) -> OpDefinition | None:
@@ -136,10 +137,6 @@ def _bytes(node: Node, graph: Graph) -> int:
     return sum(graph.values[v].bytes(half=False) for v in (*node.inputs, *node.outputs))
 
 
-def _reads_half(node: Node, graph: Graph) -> bool:
-    return any(graph.values[value].dtype in HALF_TYPES for value in node.inputs)
-
-
 def _is_cast(node: Node, graph: Graph) -> bool:
     """Returns True for a cast between float32 and half."""
     dtypes = {graph.values[value].dtype for value in (*node.inputs, *node.outputs)}
@@ -149,4 +146,4 @@ def _is_cast(node: Node, graph: Graph) -> bool:
 
 def _has_half(node: NodeDef) -> bool:
     types = (t for value in node.attr.values() for t in (value.type, *value.list.type))
-    return any(one in (HALF, BFLOAT16) for one in types)
+    return any(one in HALVES.values() for one in types)

@@ -73,21 +73,19 @@ class GraphFile:
             return tuple(self.message.meta_graphs)
         return (self.message,) if self.kind == "MetaGraphDef" else ()
 
+    def pairs(self) -> list[tuple[GraphDef, Any]]:
+        """Returns each graph of the file with its MetaGraphDef; ``None`` for a GraphDef."""
+        if self.kind == "GraphDef":
+            return [(self.message, None)]
+        return [(meta_graph.graph_def, meta_graph) for meta_graph in self.meta_graphs()]
+
     def graphs(self) -> tuple[GraphDef, ...]:
         """Returns the graphs of the file, one of each MetaGraphDef."""
-        if self.kind == "GraphDef":
-            return (self.message,)
-        return tuple(meta_graph.graph_def for meta_graph in self.meta_graphs())
+        return tuple(graph for graph, _ in self.pairs())
 
 
 def read(path: str | Path) -> GraphFile:
     """Reads a graph file or SavedModel folder.
-
-    Args:
-        path: the file or folder.
-
-    Returns:
-        Its graphs.
 
     Raises:
         GraphDefError: the path does not exist, or is not a graph that can be read.
@@ -95,7 +93,8 @@ def read(path: str | Path) -> GraphFile:
     path = Path(path)
     file = find_saved_model(path) if path.is_dir() else path
     content = _bytes_of(file)
-    kind, message = _parse(content, file)
+    text = _text_of(content)
+    kind, message = _parse_binary(content, file) if text is None else _parse_text(text, file)
     if file != path and kind != "SavedModel":
         raise GraphDefError(f"{file} is a {kind}, not a SavedModel: the folder is damaged.")
     found = GraphFile(path, kind, message, file)
@@ -109,9 +108,6 @@ def read_graph(path: str | Path) -> GraphDef:
 
     Args:
         path: the path of a file or SavedModel folder.
-
-    Returns:
-        The GraphDef.
 
     Raises:
         GraphDefError: the path does not exist, or is not a graph that can be read.
@@ -223,11 +219,6 @@ def _bytes_of(file: Path) -> bytes:
     return content
 
 
-def _parse(content: bytes, file: Path) -> tuple[Kind, Any]:
-    text = _text_of(content)
-    return _parse_binary(content, file) if text is None else _parse_text(text, file)
-
-
 def _text_of(content: bytes) -> str | None:
     """Returns the content as text, or None if it is not."""
     if _CONTROL.search(content):
@@ -246,12 +237,18 @@ def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
             continue
         try:
             return kind, text_format.Parse(text, make())
-        except text_format.ParseError as error:
-            raise _bad_text(file, kind, error) from error
         except RecursionError as error:
-            raise _too_deep(file) from error
-        except ValueError as error:  # a number that no field holds, broken UTF-8 in an escape
-            raise _bad_text(file, kind, error) from error
+            raise GraphDefError(
+                f"{file} nests messages deeper than any graph does: it is damaged, or made to do "
+                "harm."
+            ) from error
+        except (text_format.ParseError, ValueError) as error:
+            # ValueError: a number that no field holds, or broken UTF-8 in an escape.
+            position = "line " if isinstance(error, text_format.ParseError) else ""
+            reason = str(error)[:300]  # the parser repeats a long line
+            raise GraphDefError(
+                f"{file} is not a valid {kind} in text form: {position}{reason}"
+            ) from error
     raise GraphDefError(
         f"{file} is text, not a graph: it does not begin with a field of a GraphDef (node), "
         "a MetaGraphDef or a SavedModel."
@@ -283,15 +280,3 @@ def _is_plausible(found: GraphFile) -> bool:
     nodes = [node for graph in found.graphs() for node in graph.node]
     real = sum(bool(node.name and node.op) for node in nodes)
     return bool(found.graphs()) and 2 * real >= len(nodes)
-
-
-def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
-    """Shortens a long line, which the parser repeats."""
-    position = "line " if isinstance(error, text_format.ParseError) else ""
-    return GraphDefError(f"{file} is not a valid {kind} in text form: {position}{str(error)[:300]}")
-
-
-def _too_deep(file: Path) -> GraphDefError:
-    return GraphDefError(
-        f"{file} nests messages deeper than any graph does: it is damaged, or made to do harm."
-    )

@@ -11,9 +11,6 @@ its operands. Each frame is a body of kind :attr:`~duotone.graph.graph.BodyKind.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
 from duotone.graph.graph import Body, BodyKind
 from duotone.ops.tensorflow_kinds import ENTERS
 from duotone.tensorflow.units import Units
@@ -21,25 +18,10 @@ from duotone.tensorflow.units import Units
 _ROOT = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frames:
-    """The frames of a graph.
+def frames_of(units: Units, *, in_loop: bool = False) -> tuple[list[Body], list[int]]:
+    """Returns the bodies of a graph, an outer one first, and the body of each node by its index.
 
-    Attributes:
-        bodies: a body for the graph, then one for each frame, a frame after the one around it.
-        body: by node, the index of its body.
-    """
-
-    bodies: Sequence[Body]
-    body: Sequence[int]
-
-
-def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
-    """Returns the frames of a graph.
-
-    Args:
-        units: of the graph.
-        in_loop: whether the graph is the body of a loop itself.
+    A graph that is the body of a loop itself is the second body.
     """
     frame = [_ROOT] * len(units.nodes)
     around: dict[str, str] = {}
@@ -57,7 +39,7 @@ def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
     numbers: dict[str, int] = {}
     bodies = [Body(0, -1, BodyKind.ROOT, 1)] if in_loop else []
     _number(_ROOT, len(bodies) - 1, around, numbers, bodies)
-    return Frames(bodies, [numbers.get(name, numbers[_ROOT]) for name in frame])
+    return bodies, [numbers.get(name, numbers[_ROOT]) for name in frame]
 
 
 def _depth(name: str, around: dict[str, str]) -> int:

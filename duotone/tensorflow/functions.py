@@ -19,23 +19,13 @@ from collections.abc import Iterable, Mapping
 
 from duotone.errors import GraphDefError
 from duotone.ops.tensorflow_kinds import DATASETS
+from duotone.tensorflow.checks import called_functions
 from duotone.tensorflow.op_registry import Argument, OpDefinition
-from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
+from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, library_of, new_graph
 from duotone.tensorflow.rewrite_record import CastNodeRecord
 from duotone.tensorflow.units import FindOp, split_input
 
 RETURN_SUFFIX = "_RetVal"
-
-
-def called_functions(node: NodeDef, library: Mapping[str, FunctionDef]) -> Iterable[str]:
-    """Returns the functions of the library that a node calls or names in an attribute."""
-    if node.op in library:
-        yield node.op
-    for value in node.attr.values():
-        named = [value.func.name] if value.HasField("func") else []
-        if value.HasField("list"):
-            named += [function.name for function in value.list.func]
-        yield from (name for name in named if name in library)
 
 
 def reachable(
@@ -57,7 +47,7 @@ def reachable(
 
 def _reached(graph: GraphDef) -> tuple[dict[str, FunctionDef], set[str]]:
     """Returns the functions of a graph's library by name, and which of them the graph reaches."""
-    library = {function.signature.name: function for function in graph.library.function}
+    library = library_of(graph)
     gradients = {g.function_name: g.gradient_func for g in graph.library.gradient}
     return library, reachable(graph.node, library, gradients)
 
@@ -206,11 +196,7 @@ class FunctionBody:
         )
 
     def close(self, casts: Iterable[CastNodeRecord]) -> FunctionDef:
-        """Returns the function with the rewritten body.
-
-        Args:
-            casts: the casts that were added to :attr:`graph`.
-        """
+        """Returns the function with the rewritten body."""
         function = type(self._function)()
         function.CopyFrom(self._function)
         written = {node.name: node for node in self.graph.node}

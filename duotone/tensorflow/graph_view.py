@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from duotone.explaining import tensorboard
 from duotone.explaining.tensorboard import CAST, Shown
-from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef
+from duotone.tensorflow.protos import HALVES, GraphDef, bodies_of
 from duotone.tensorflow.rewrite_file import GraphResult
 from duotone.tensorflow.rewrite_record import RULES, BodyResult, Decision, RewriteResult
 from duotone.text.numbers import add_row, amount
@@ -22,7 +22,6 @@ from duotone.text.numbers import add_row, amount
 _STYLE = {"f16": "green", "bf16": "green", "f32": "yellow"}
 _HALF = {"f16": "half (float16)", "bf16": "half (bfloat16)"}
 _FULL = "full (float32)"
-_HALF_TYPES = {HALF: "float16", BFLOAT16: "bfloat16"}
 _SHOWN = 3
 
 
@@ -67,7 +66,7 @@ def totals(result: BodyResult) -> Totals:
     casts = [cast for body in everything for cast in body.casts]
     to_half = sum(cast.to != "f32" for cast in casts)
     return Totals(
-        sum(_half_nodes(body) for body in everything),
+        sum(body.half_nodes for body in everything),
         sum(len(body.painting) for body in everything),
         to_half,
         len(casts) - to_half,
@@ -116,12 +115,17 @@ def half_before(graph: GraphDef) -> Counter[str]:
     Returns:
         Counts by the name of the half type; empty for a float32 graph.
     """
-    nodes = [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
     counts: Counter[str] = Counter()
-    for node in nodes:
+    for node in (node for _, nodes in bodies_of(graph) for node in nodes):
         types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
-        counts.update(name for dtype, name in _HALF_TYPES.items() if dtype in types)
+        counts.update(name for name, dtype in HALVES.items() if dtype in types)
     return counts
+
+
+def table_of(*left: str | Column, right: Iterable[str] = ()) -> Table:
+    """Returns a table without rows and lines; the columns in ``right`` are of numbers."""
+    numbers = (Column(name, justify="right", overflow="fold") for name in right)
+    return Table(*left, *numbers, box=None, pad_edge=False, header_style="bold")
 
 
 def comparison(results: Mapping[str, RewriteResult]) -> Table:
@@ -130,10 +134,7 @@ def comparison(results: Mapping[str, RewriteResult]) -> Table:
     Args:
         results: by the name of the painter.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("painter")
-    for name in ("nodes half", "casts to half", "to float32", "cast bytes"):
-        table.add_column(name, justify="right", overflow="fold")
+    table = table_of("painter", right=("nodes half", "casts to half", "to float32", "cast bytes"))
     for name, result in results.items():
         t = totals(result)
         add_row(table, name, str(t.half), str(t.to_half), str(t.to_full), t.cast_bytes)
@@ -147,9 +148,7 @@ def by_op(result: BodyResult) -> Table:
         for decision in body.decisions:
             rows = counts.setdefault((decision.op, decision.list), Counter())
             rows["half" if decision.precision != "f32" else decision.rule] += 1
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("op", "list"):
-        table.add_column(name)
+    table = table_of("op", "list")
     table.add_column("half", justify="right", style="green")
     table.add_column("float32", justify="right", style="yellow")
     table.add_column("why float32", overflow="fold")
@@ -174,9 +173,8 @@ def by_node(result: BodyResult, pattern: str, most: int | None = None) -> Group:
         pattern: shell wildcards; nodes of functions are named ``function/node``.
         most: how many lines are shown.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("node", "op", "type", "list", "paint", "why"):
-        table.add_column(name, overflow="fold")
+    names = ("node", "op", "type", "list", "paint", "why")
+    table = table_of(*(Column(name, overflow="fold") for name in names))
     rows = [
         (where, decision)
         for where, body in bodies(result)
@@ -207,8 +205,10 @@ def write_tensorboard(logdir: str | Path, before: Any, result: RewriteResult) ->
     """
     shown: dict[str, Shown] = {}
     for where, body in bodies(result):
-        for node, decisions in _by_node(body).items():
-            shown[_path(where, node)] = _shown(decisions)
+        by_node: dict[str, list[Decision]] = {}
+        for decision in body.decisions:
+            by_node.setdefault(decision.node, []).append(decision)
+        shown |= {_path(where, node): _shown(found) for node, found in by_node.items()}
     was = {name: s._replace(precision=_FULL) for name, s in shown.items()}
     first = tensorboard.write_graph(Path(logdir) / "before", tensorboard.painted(before, was))
     for where, body in bodies(result):
@@ -219,13 +219,6 @@ def write_tensorboard(logdir: str | Path, before: Any, result: RewriteResult) ->
     return first, tensorboard.write_graph(Path(logdir) / "after", after)
 
 
-def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
-    found: dict[str, list[Decision]] = {}
-    for decision in body.decisions:
-        found.setdefault(decision.node, []).append(decision)
-    return found
-
-
 def _shown(decisions: list[Decision]) -> Shown:
     """Returns how a node with these decisions is shown."""
     found = {decision.precision for decision in decisions}
@@ -234,10 +227,6 @@ def _shown(decisions: list[Decision]) -> Shown:
     kind = decisions[0].list
     why = {f"_paint_{d.attribute}": f"{d.precision}: {d.list}; {d.words}" for d in decisions}
     return Shown(precision, kind if kind == "unlisted" else f"{kind} list", why)
-
-
-def _half_nodes(body: BodyResult) -> int:
-    return sum(any(p != "f32" for p in by_type.values()) for by_type in body.painting.values())
 
 
 def _path(where: str, node: str) -> str:

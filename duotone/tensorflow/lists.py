@@ -22,10 +22,6 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
     """Returns the lists before any edit.
 
-    Args:
-        dtype: ``"float16"`` or ``"bfloat16"``.
-        device: the device with the versions of CUDA and cuDNN, for float16.
-
     Example:
         >>> lists = default_lists("float16")
         >>> [len(lists.ops(kind)) for kind in (Kind.ALLOW, Kind.DENY, Kind.INFER, Kind.CLEAR)]
@@ -41,16 +37,7 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
 
 
 def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> OpLists:
-    """Returns the lists for a rewrite: edits, then level.
-
-    Args:
-        dtype: ``"float16"`` or ``"bfloat16"``.
-        device: see :func:`default_lists`.
-        policy: its list edits and its level.
-        known: names of all ops and functions, to find misspelt edits.
-
-    Returns:
-        The lists.
+    """Returns the lists for a rewrite: edits, whose names must be known, then the level.
 
     Raises:
         PolicyError: an op is on two lists, or the level does not exist for this dtype.

@@ -50,16 +50,7 @@ _PASSES: tuple[tuple[str, Stage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """The rewrite of one graph or function, as its log tells it.
-
-    Attributes:
-        item: :data:`MAIN_GRAPH` or the name of the function.
-        level: the policy's level, or an empty text.
-        preserved: by node, whether it must keep its types.
-        facts: the units.
-        precisions: the decisions of the passes.
-        result: the result of the rewrite.
-    """
+    """The rewrite of one graph or function, as its log tells it."""
 
     item: str
     level: str

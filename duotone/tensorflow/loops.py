@@ -9,19 +9,16 @@ If all readers of a user's Cast to float32 are half, it casts to half directly.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from duotone.errors import GraphDefError
 from duotone.tensorflow.journal import Journal, PaintedUnit
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import Units
 
 
-def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
-    """Makes NextIterations and Merges agree, in the order of the nodes.
-
-    Args:
-        units: the graph.
-        allow: the units that are half, with the rule; it is changed.
-        journal: the journal of the passes so far; changes are appended.
+def loops_of(units: Units) -> Iterator[tuple[int, list[int]]]:
+    """Yields the unit of each NextIteration, and those of the Merges that read it.
 
     Raises:
         GraphDefError: an op other than Merge reads a NextIteration.
@@ -29,16 +26,19 @@ def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> Non
     for position, node in enumerate(units.nodes):
         if node.op != "NextIteration":
             continue
-        carried = units.inputs[position][0]
-        merges = []
-        for reader in units.readers[position].get(0, ()):
-            merge = units.nodes[reader.node]
+        readers = units.readers[position].get(0, ())
+        for merge in (units.nodes[reader.node] for reader in readers):
             if merge.op != "Merge":
                 raise GraphDefError(
                     f"node {merge.name!r} ({merge.op}) reads the NextIteration {node.name!r}; only "
                     "a Merge may: the loop is damaged."
                 )
-            merges.append(units.inputs[reader.node][reader.slot])
+        yield units.inputs[position][0], [units.inputs[r.node][r.slot] for r in readers]
+
+
+def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
+    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``."""
+    for carried, merges in loops_of(units):
         if all(merge in allow for merge in merges):
             if carried not in allow:
                 allow[carried] = "loop"

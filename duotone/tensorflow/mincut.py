@@ -29,7 +29,7 @@ from duotone.graph.graph import Paint
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
 from duotone.tensorflow.journal import PaintedUnit
-from duotone.tensorflow.loops import agree_on_loops, shorten_casts
+from duotone.tensorflow.loops import agree_on_loops, loops_of, shorten_casts
 from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.unit_facts import Facts
@@ -40,10 +40,6 @@ ElementCount = Callable[[int, int], int | None]
 
 def paint_mincut(facts: Facts, precisions: Precisions) -> Precisions:
     """Repaints the units for which TensorFlow's rules leave a choice.
-
-    Args:
-        facts: the units.
-        precisions: TensorFlow's painting of them.
 
     Returns:
         Precisions whose casts move no more bytes than those of ``precisions``.
@@ -76,14 +72,7 @@ def paint_mincut(facts: Facts, precisions: Precisions) -> Precisions:
 def cast_elements(
     facts: Facts, allow: Iterable[int], elements: ElementCount, unknown: int = 0
 ) -> int:
-    """Returns elements that go through casts.
-
-    Args:
-        facts: the units.
-        allow: which of them are half.
-        elements: how many elements a port has.
-        unknown: the size to assume for a port of unknown shape.
-    """
+    """Returns elements that go through casts."""
     units = facts.units
     half = set(allow)
     total = 0
@@ -100,11 +89,7 @@ def cast_elements(
 
 
 class _Variables:
-    """The variables of the minimum cut, and the variable of each unit.
-
-    Attributes:
-        count: the number of all variables, given precisions included.
-    """
+    """The variables of the minimum cut, and the variable of each unit."""
 
     def __init__(self, facts: Facts, precisions: Precisions) -> None:
         self.count = 2
@@ -120,8 +105,11 @@ class _Variables:
                 self._of_unit[unit] = self.count
                 self.count += 1
         self._tied = list(range(self.count))
-        for group in (*(c.members for c in precisions.clusters), *_loops(facts)):
-            self._tie(group)
+        for cluster in precisions.clusters:
+            self._tie(cluster.members)
+        for carried, merges in loops_of(facts.units):
+            if facts.is_float(carried):
+                self._tie([carried, *merges])
 
     def of_unit(self, unit: int) -> int:
         """Returns the variable of a unit; 0 and 1 mean fixed precisions."""
@@ -144,22 +132,16 @@ def _below_allow(facts: Facts, precisions: Precisions) -> set[int]:
 
     def passable(unit: int) -> bool:
         listed = facts.kind(unit) in (Kind.INFER, Kind.CLEAR)
-        return listed and _may_be_half(facts, precisions, unit)
+        return listed and unit not in precisions.deny and facts.may_be_half(unit)
 
     return reach(roots, facts.units.after, passable)
-
-
-def _may_be_half(facts: Facts, precisions: Precisions, unit: int) -> bool:
-    if unit in precisions.deny or not facts.is_processed(unit) or not facts.is_float(unit):
-        return False
-    return facts.can_be_half(unit)
 
 
 def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -> bool:
     """Returns True if a unit may take either precision."""
     if unit in precisions.allow:
         return True
-    if not _may_be_half(facts, precisions, unit):
+    if unit in precisions.deny or not facts.may_be_half(unit):
         return False
     if facts.kind(unit) is Kind.INFER:
         return unit in below
@@ -175,18 +157,6 @@ def _user_casts(facts: Facts) -> set[int]:
         for position, node in enumerate(units.nodes)
         if node.op == "Cast" and units.readers[position].get(0)
     }
-
-
-def _loops(facts: Facts) -> list[list[int]]:
-    """Returns the Merges that one NextIteration feeds, with it."""
-    units = facts.units
-    groups = []
-    for position, node in enumerate(units.nodes):
-        readers = units.readers[position].get(0, ())
-        if node.op == "NextIteration" and units.dtype[units.inputs[position][0]] == FLOAT:
-            merges = [units.inputs[r.node][r.slot] for r in readers]
-            groups.append([*merges, units.inputs[position][0]])
-    return groups
 
 
 def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:

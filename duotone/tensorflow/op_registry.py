@@ -112,12 +112,6 @@ def op_names() -> frozenset[str]:
     return frozenset(_data()["ops"])
 
 
-def _argument(
-    name: str, fixed: int, type_attr: str, number_attr: str, type_list_attr: str, is_ref: int
-) -> Argument:
-    return Argument(name, fixed, type_attr, number_attr, type_list_attr, bool(is_ref))
-
-
 @functools.cache
 def find_op(name: str) -> OpDefinition | None:
     """Returns the definition of an op, or None if the release has none of this name.
@@ -135,8 +129,8 @@ def find_op(name: str) -> OpDefinition | None:
     }
     return OpDefinition(
         name,
-        tuple(_argument(*a) for a in packed["inputs"]),
-        tuple(_argument(*a) for a in packed["outputs"]),
+        tuple(Argument(*a) for a in packed["inputs"]),
+        tuple(Argument(*a) for a in packed["outputs"]),
         attributes,
         bool(packed["stateful"]),
     )
@@ -185,10 +179,6 @@ def constrained_attributes(op: str) -> tuple[str, ...]:
 def attribute_values(node: NodeDef, definition: OpDefinition) -> dict[str, tuple[Any, ...]]:
     """Returns the attributes on which a node's kernel depends, defaults filled in.
 
-    Args:
-        node: the node.
-        definition: the definition of its op.
-
     Returns:
         Values by attribute name; a scalar is a tuple of one. Absent attributes are left out.
     """
@@ -225,9 +215,6 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
         device: device type, such as ``"GPU"``.
         label: the node's ``_kernel`` attribute; usually empty.
         values: the result of :func:`attribute_values`, with the type in question replaced.
-
-    Returns:
-        True if one kernel for the device, or else for ``DEFAULT``, fits.
 
     Example:
         >>> has_kernel("MatMul", "GPU", "", {"T": (19,)})

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from duotone.graph.graph import Paint
 from duotone.precision.pipeline import Capabilities, Decisions, decide
-from duotone.precision.ranges.find import NO_ASSUMPTIONS, Assumptions, Measured
+from duotone.precision.ranges.find import Measured, measured_values
 from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import SAFETY_RULES
@@ -35,22 +35,16 @@ CAPABILITIES = Capabilities(
 
 
 def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
-    """Paints the units by duotone's rules.
-
-    Args:
-        facts: the units and their properties.
-        measured: the ranges that calibration found, by port.
-
-    Returns:
-        Their precisions, each with its rule.
-    """
+    """Paints the units by duotone's rules; calibration has measured ranges by port."""
     built = read(facts)
     can = dataclasses.replace(CAPABILITIES, fuses_casts=facts.compiled)
+    nodes, ports = facts.units.nodes, built.ports if measured else {}
+    names = {v: f"{nodes[node].name}:{port}" for (node, port), v in ports.items()}
     found = decide(
         built.graph,
         facts.resolved,
         can,
-        assumptions=_assumptions(facts, built, measured),
+        assumptions=measured_values(built.graph, names, measured),
         weights=tuple(built.constants),
     )
     allow, reasons = _half_units(built, found)
@@ -60,34 +54,12 @@ def paint_duotone(facts: Facts, measured: Mapping[str, Measured]) -> Precisions:
     return Precisions(allow, {}, [], [], reasons=reasons)
 
 
-def _assumptions(facts: Facts, built: ReadGraph, measured: Mapping[str, Measured]) -> Assumptions:
-    """Returns the measured ranges by value."""
-    if not measured:
-        return NO_ASSUMPTIONS
-    nodes = facts.units.nodes
-    names = {value: f"{nodes[node].name}:{port}" for (node, port), value in built.ports.items()}
-    found = {
-        value: measured[name]
-        for value, name in names.items()
-        if name in measured and built.graph.values[value].paintable
-    }
-    return Assumptions({}, found, {value: names[value] for value in found})
-
-
 _UNSAFE = frozenset({Rule.CONSTANT, *SAFETY_RULES}) - {Rule.DEVICE, Rule.RANGE}
 """The rules that keep an operation float32 because half cannot hold its numbers."""
 
 
 def find_unsafe(facts: Facts) -> dict[int, Reason]:
-    """Returns the units that duotone's safety rules keep float32, with their reasons.
-
-    Args:
-        facts: the units, with the policy as duotone's painter takes it. TensorFlow's painter adds
-            edges to the units, so this comes first.
-
-    Returns:
-        By unit, the reason.
-    """
+    """Returns the units that duotone's safety rules keep float32, with their reasons."""
     built = read(facts)
     found = decide(built.graph, facts.resolved, CAPABILITIES)
     unsafe: dict[int, Reason] = {}

@@ -74,13 +74,7 @@ class Precisions:
 
 
 def paint(facts: Facts) -> Precisions:
-    """Paints the units as TensorFlow does.
-
-    Args:
-        facts: the units and what is known of them; edges between lists of tensors are added.
-
-    Returns:
-        Their precisions.
+    """Paints the units as TensorFlow does; adds edges between lists of tensors to them.
 
     Raises:
         GraphDefError: a loop or a list of tensors is damaged.
@@ -135,12 +129,6 @@ def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
         journal.append(PaintedUnit("deny", unit, deny=True))
 
 
-def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
-    if unit in deny or not facts.is_processed(unit) or not facts.is_float(unit):
-        return False
-    return facts.can_be_half(unit)
-
-
 def _fill_between(
     facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
 ) -> None:
@@ -153,7 +141,8 @@ def _fill_between(
     ]
 
     def passable(unit: int) -> bool:
-        return facts.kind(unit) in (Kind.INFER, Kind.CLEAR) and _may_become_half(facts, unit, deny)
+        listed = facts.kind(unit) in (Kind.INFER, Kind.CLEAR)
+        return listed and unit not in deny and facts.may_be_half(unit)
 
     below = reach(roots, units.after, passable).union(roots)
     # Sets all allow-list units again, even if a list of tensors has denied one since. Its readers
@@ -203,8 +192,9 @@ def _spread_allow(
     def passable(unit: int) -> bool:
         return (
             unit not in allow
+            and unit not in deny
             and facts.kind(unit) is Kind.CLEAR
-            and _may_become_half(facts, unit, deny)
+            and facts.may_be_half(unit)
             and not reads_variable(units, units.node[unit])
         )
 

@@ -18,6 +18,7 @@ the nodes of a neutral graph. A policy is resolved as for every front end.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
 import logging
@@ -25,11 +26,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from duotone.errors import ArgumentError, PolicyError, plural
+from duotone.errors import PolicyError, plural
 from duotone.graph.collector import collector_paused
-from duotone.graph.graph import HALF_TYPES
 from duotone.ops.tensorflow_meanings import ENTRIES
-from duotone.policy.dtypes import canonical
+from duotone.policy.arguments import check_painter, half_of_model
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.classify.profitability import EVERYTHING
@@ -37,7 +37,7 @@ from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.ranges.find import Measured
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
-from duotone.tensorflow.calls import loop_bodies
+from duotone.tensorflow.calls import is_kept, loop_bodies
 from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
@@ -52,12 +52,11 @@ from duotone.tensorflow.passes import Reason, paint
 from duotone.tensorflow.preparation import (
     drop_doubled_controls,
     find_preserved,
-    is_kept,
     use_second_versions,
     write_default_types,
 )
-from duotone.tensorflow.protos import GraphDef, NodeDef
-from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
+from duotone.tensorflow.protos import GraphDef, NodeDef, bodies_of, library_of
+from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
@@ -157,8 +156,7 @@ def rewrite(
     settings = _settings(graph_def, dtype, painter, device, policy)
     settings = dataclasses.replace(settings, compiled=compiled, measured=measured)
     check_graph(graph_def)
-    graph = type(graph_def)()
-    graph.CopyFrom(graph_def)
+    graph = copy.deepcopy(graph_def)
     if not compiled:  # a live graph is one of many, and explain_last() names such patterns
         _warn_of_unmatched(graph, settings)
     with collector_paused():
@@ -172,29 +170,17 @@ def rewrite_nodes(
     preserved: Collection[str],
     *,
     dtype: str,
-    painter: str | None = None,
-    device: Device = DEFAULT_DEVICE,
-    policy: Policy | None = None,
+    device: Device,
+    policy: Policy | None,
     checked: bool = False,
 ) -> BodyResult:
-    """Rewrites the nodes of a graph in place, and none of its functions.
+    """Rewrites the nodes of a graph that TensorFlow has checked, in place, and no function.
 
-    Args:
-        graph: a GraphDef that TensorFlow has checked.
-        preserved: names of nodes that keep their types.
-        dtype: as for :func:`rewrite`.
-        painter: as for :func:`rewrite`.
-        device: as for :func:`rewrite`.
-        policy: as for :func:`rewrite`.
-        checked: whether the result names half nodes that duotone's safety rules would keep float32,
-            which takes as long as the rewrite; then nothing is logged or written to a folder.
-
-    Raises:
-        ArgumentError: as :func:`rewrite`.
-        GraphDefError: as :func:`rewrite`.
-        PolicyError: as :func:`rewrite`.
+    The arguments are those of :func:`rewrite`. If ``checked``, the result names the half nodes that
+    duotone's safety rules would keep float32, which takes as long as the rewrite; then nothing is
+    logged or written to a folder.
     """
-    settings = _settings(graph, dtype, painter, device, policy)
+    settings = _settings(graph, dtype, None, device, policy)
     if checked:
         quiet = dataclasses.replace(settings.resolved, log_path=None, log_decisions=False)
         settings = dataclasses.replace(settings, resolved=quiet)
@@ -210,15 +196,12 @@ def _rewrite_all(
     """Rewrites a graph in place, then the functions that it reaches."""
     main = _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
     dropped = () if keep_functions else drop_unreachable(graph)
-    functions: dict[str, FunctionResult] = {}
-    by_name = {function.signature.name: function for function in graph.library.function}
+    functions: dict[str, BodyResult] = {}
+    by_name = library_of(graph)
     for name in () if settings.skipped else rewritable(graph):
         body = FunctionBody(by_name[name], settings.find_op)
-        done = _rewrite_body(body.graph, name, body.preserved, settings)
-        by_name[name].CopyFrom(body.close(done.casts))
-        functions[name] = FunctionResult(
-            done.painting, done.casts, done.op_changes, done.decisions, unsafe=done.unsafe
-        )
+        functions[name] = _rewrite_body(body.graph, name, body.preserved, settings)
+        by_name[name].CopyFrom(body.close(functions[name].casts))
     return RewriteResult(
         main.painting,
         main.casts,
@@ -234,23 +217,18 @@ def _rewrite_all(
 def _settings(
     graph: GraphDef, dtype: str, painter: str | None, device: Device, policy: Policy | None
 ) -> _Settings:
-    dtype = canonical(dtype) if isinstance(dtype, str) else dtype
-    if dtype not in HALF_TYPES:
-        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
-    if painter is not None and painter not in PAINTERS:
-        raise ArgumentError(f"painter={painter!r}: it takes {', '.join(map(repr, PAINTERS))}.")
+    half = half_of_model(dtype)
+    dtype = half.name
+    if painter is not None:
+        check_painter(painter, PAINTERS)
     given = policy or Policy()
     _check_policy(given)
     merged = given.merged_with_environment()
     painter = painter or merged.painter
     merged = dataclasses.replace(without(merged, _NOT_FOR_GRAPHS), painter=painter)
     device = device.resolve(dtype)
-    functions = {
-        function.signature.name: define_function(function.signature)
-        for function in graph.library.function
-    }
+    functions = {name: define_function(f.signature) for name, f in library_of(graph).items()}
     fast = device.is_fast or (device.type == "gpu" and merged.ignore_performance)
-    half = HALF_TYPES[dtype]
     known = op_names() | functions.keys()
     by_rules = edited_lists(merged, half, ENTRIES)
     if painter == "duotone":
@@ -287,13 +265,6 @@ def _check_policy(policy: Policy) -> None:
             )
 
 
-def _find_unsafe(facts: Facts, settings: _Settings) -> Mapping[int, Reason]:
-    """Returns the units that duotone's safety rules keep float32, for another painter."""
-    if settings.skipped or settings.rules is None:
-        return {}
-    return find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
-
-
 def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
     """Logs the half operations that duotone's safety rules would keep float32."""
     found = {**result.unsafe}
@@ -311,16 +282,15 @@ def _warn_of_unsafe(result: RewriteResult, painter: str) -> None:
         )
 
 
-def _names(node: NodeDef, item: str) -> tuple[str, ...]:
+def _names(node: NodeDef, function: str) -> tuple[str, ...]:
     """Returns the names of a node: of a function's, with the function's before it as well."""
-    return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
+    return (node.name, f"{function}/{node.name}") if function else (node.name,)
 
 
 def _warn_of_unmatched(graph: GraphDef, settings: _Settings) -> None:
     """Logs the patterns of ``keep_full`` that match no node of the graph or of a function."""
-    bodies = [(MAIN_GRAPH, graph.node)]
-    bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
-    names = (name for item, nodes in bodies for node in nodes for name in _names(node, item))
+    bodies = bodies_of(graph)
+    names = (name for where, nodes in bodies for node in nodes for name in _names(node, where))
     remedy = "duotone view --nodes lists them."
     warn_of_unmatched(settings.resolved.pins, names, "node of the graph", remedy)
 
@@ -328,22 +298,15 @@ def _warn_of_unmatched(graph: GraphDef, settings: _Settings) -> None:
 def _rewrite_body(
     graph: GraphDef, item: str, preserved: Collection[str], settings: _Settings
 ) -> BodyResult:
-    """Rewrites one graph in place.
-
-    Args:
-        graph: the main graph or a function's body.
-        item: name of the function, or :data:`MAIN_GRAPH`.
-        preserved: nodes that keep their types.
-        settings: the settings that hold for all graphs.
-    """
+    """Rewrites one graph in place."""
     dump = dumps.start(settings.resolved, item)
     if not settings.skipped:
         dump.before(graph)
-    default = settings.device.type or "gpu"
+    default, function = settings.device.type or "gpu", "" if item == MAIN_GRAPH else item
     kept = tuple(
         node.name in preserved
         or is_kept(node)
-        or any(pattern.match(name) for name in _names(node, item) for pattern in settings.kept_full)
+        or any(p.match(name) for name in _names(node, function) for p in settings.kept_full)
         for node in graph.node
     )
     processed = tuple(
@@ -367,16 +330,17 @@ def _rewrite_body(
         settings.loops.get(item),
         settings.compiled,
     )
-    unsafe = _find_unsafe(facts, settings)
+    unsafe: Mapping[int, Reason] = {}
+    if settings.rules is not None and not settings.skipped:
+        unsafe = find_unsafe(dataclasses.replace(facts, resolved=settings.rules))
     if settings.resolved.painter == "duotone":
-        measured = settings.measured if item == MAIN_GRAPH else NO_MEASUREMENTS
-        precisions = paint_duotone(facts, measured)
+        precisions = paint_duotone(facts, NO_MEASUREMENTS if function else settings.measured)
     else:
         precisions = paint(facts)
         if settings.resolved.painter == "mincut":
             precisions = paint_mincut(facts, precisions)
     painting, decisions = describe(
-        facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
+        facts, precisions, hidden=bool(function), skipped=settings.skipped
     )
     casts = apply(graph, facts, precisions.allow)
     chosen = {

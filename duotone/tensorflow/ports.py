@@ -38,17 +38,7 @@ class Ports:
     def add(
         self, position: int, port: int, producer: int = -1, constant: Magnitude | None = None
     ) -> int:
-        """Adds the value of a port; a reader that came first may have added it.
-
-        Args:
-            position: of the node.
-            port: its number, or :data:`ELEMENTS` or :data:`INITIAL`.
-            producer: the graph node that makes it.
-            constant: its magnitude if its value is known.
-
-        Returns:
-            Its index.
-        """
+        """Adds the value of a port; a reader that came first may have added it."""
         index = self.found.get((position, port), len(self.values))
         dtype, shape, size = self._known_of(position, port)
         sides = ("?",) if shape is None else tuple("?" if d is None else d for d in shape)
@@ -61,16 +51,7 @@ class Ports:
         return index
 
     def add_elements(self, position: int, written: int, producer: int) -> int:
-        """Adds what a writer puts into a list of tensors.
-
-        Args:
-            position: of the writer.
-            written: the value that it writes.
-            producer: the graph node of the writer.
-
-        Returns:
-            The index of the new value.
-        """
+        """Adds what a writer puts into a list of tensors."""
         index = self.add(position, ELEMENTS, producer)
         like = self.values[written]
         self.values[index] = dataclasses.replace(

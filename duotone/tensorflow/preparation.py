@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from duotone.ops.tensorflow_kinds import PLACEHOLDERS
 from duotone.tensorflow.checks import check_names, node_of
-from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
+from duotone.tensorflow.protos import FLOAT, GraphDef
 from duotone.tensorflow.units import FindOp, split_input
 
 SECOND_VERSION = {
@@ -30,11 +30,6 @@ def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -
     check_names(graph, "feed", feed)
     kept = {node_of(name) for name in (*fetch, *feed)}
     return kept | {node.name for node in graph.node if node.op in PLACEHOLDERS}
-
-
-def is_kept(node: NodeDef) -> bool:
-    """Returns True if a node is marked so that optimizers must keep it."""
-    return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
 
 
 def use_second_versions(graph: GraphDef, processed: Sequence[bool]) -> dict[str, tuple[str, str]]:

@@ -8,6 +8,7 @@ and graphs of TensorFlow's own classes (the same messages, other Python classes)
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from duotone.errors import MissingExtraError
@@ -31,10 +32,33 @@ _TYPES: Any = types_pb2
 new_graph = _GRAPHS.GraphDef
 """The class of an empty graph."""
 
+
+def library_of(graph: GraphDef) -> dict[str, FunctionDef]:
+    """Returns the functions of a graph's library by name."""
+    return {function.signature.name: function for function in graph.library.function}
+
+
+def bodies_of(graph: GraphDef) -> Iterator[tuple[str, Any]]:
+    """Yields the nodes of the graph, named ``""``, then those of each function with its name."""
+    yield "", graph.node
+    for function in graph.library.function:
+        yield function.signature.name, function.node_def
+
+
+def functions_named(node: NodeDef) -> Iterator[Any]:
+    """Yields the parts of a node's attributes that name functions, each with a ``name``."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func
+        elif value.HasField("list"):
+            yield from value.list.func
+
+
 INVALID = int(_TYPES.DT_INVALID)
 FLOAT = int(_TYPES.DT_FLOAT)
 HALF = int(_TYPES.DT_HALF)
 BFLOAT16 = int(_TYPES.DT_BFLOAT16)
+HALVES = {"float16": HALF, "bfloat16": BFLOAT16}
 BOOL = int(_TYPES.DT_BOOL)
 STRING = int(_TYPES.DT_STRING)
 VARIANT = int(_TYPES.DT_VARIANT)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from duotone.graph.elements import kept_constant
 from duotone.graph.graph import (
     NO_ATTRIBUTES,
     Attribute,
@@ -34,7 +35,6 @@ from duotone.graph.graph import (
 from duotone.ops.entries import traits_of
 from duotone.ops.tensorflow_kinds import GIVEN, LIST_READERS, LIST_WRITERS
 from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_of
-from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
 from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
 from duotone.tensorflow.protos import FLOAT, QUANTIZED
@@ -79,14 +79,7 @@ class ReadGraph:
 
 
 def read(facts: Facts) -> ReadGraph:
-    """Reads a graph.
-
-    Args:
-        facts: its units.
-
-    Returns:
-        The neutral graph, and the units of each of its nodes.
-    """
+    """Reads a graph."""
     reader = _Reader(facts)
     for position in facts.units.order:
         reader.add(position)
@@ -98,8 +91,8 @@ class _Reader:
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.source = facts, facts.units
-        self.frames = frames_of(self.source, in_loop=facts.tested is not None)
-        self.ports = Ports(self.source, facts.shapes, self.frames.body)
+        self.bodies, self.body = frames_of(self.source, in_loop=facts.tested is not None)
+        self.ports = Ports(self.source, facts.shapes, self.body)
         self.values = self.ports.values
         self.nodes: list[Node] = []
         self.units: list[tuple[int, ...]] = []
@@ -126,7 +119,7 @@ class _Reader:
         for index, position in self.carries:
             carry = self.nodes[index]
             value, unit = self._read(position, 0)
-            half = not carry.fixed and self._may(unit)
+            half = not carry.fixed and self.facts.may_be_half(unit)
             self.nodes[index] = dataclasses.replace(
                 carry, inputs=(*carry.inputs, value), half_inputs=(*carry.half_inputs, half)
             )
@@ -140,10 +133,10 @@ class _Reader:
 
     def _bodies(self) -> list[Body]:
         """Returns the bodies, with the values that decide whether a loop goes on."""
-        bodies = list(self.frames.bodies)
+        bodies = self.bodies
         for position, node in enumerate(self.source.nodes):
             if node.op == "LoopCond":
-                body = self.frames.body[position]
+                body = self.body[position]
                 until = self.ports.operand(self.source.sources[position][0])
                 bodies[body] = dataclasses.replace(bodies[body], until=until)
         if self.facts.tested is not None and self.tests:
@@ -185,27 +178,10 @@ class _Reader:
         is_float = self.source.dtype[unit] == FLOAT
         magnitude = const_magnitude(self.source.nodes[position]) if is_float else None
         value = self.ports.add(position, 0, constant=magnitude)
-        if self._may(unit):
+        if self.facts.may_be_half(unit):
             self.constants[value] = unit
 
-    def _kept_constant(self, op: str, operands: Sequence[int]) -> Magnitude | None:
-        """Returns the magnitude of a result that has the elements of a constant."""
-        if op in _CONSTANT_FILLS:
-            return Magnitude.of(_CONSTANT_FILLS[op])
-        traits = traits_of(TRAITS, op)
-        if Trait.KEEPS not in traits or Trait.CONVERTS in traits or not operands:
-            return None
-        found = self.values[operands[0]].constant
-        if found is not None and Trait.NEGATES in traits:
-            return Magnitude(found.smallest, found.largest)
-        return found
-
     # ------------------------------------------------------- nodes
-
-    def _may(self, unit: int) -> bool:
-        """Returns True if a unit may be half."""
-        facts = self.facts
-        return facts.is_processed(unit) and facts.is_float(unit) and facts.can_be_half(unit)
 
     def _read(self, position: int, slot: int) -> _Slot:
         """Returns the value that an input reads, and the unit of the input."""
@@ -217,8 +193,11 @@ class _Reader:
         reads = [self._read(position, slot) for slot in slots]
         if node.op in LIST_READERS:
             reads = [*self._read_elements(position), *reads]
-        operands = [value for value, _ in reads]
-        constant = self._kept_constant(node.op, operands)
+        read = [self.values[value] for value, _ in reads]
+        if node.op in _CONSTANT_FILLS:
+            constant = Magnitude.of(_CONSTANT_FILLS[node.op])
+        else:
+            constant = kept_constant(traits_of(TRAITS, node.op), read)
         element = element_unit(self.source, position) if node.op in LIST_WRITERS else None
         if element is not None:
             for port in ports:
@@ -229,7 +208,7 @@ class _Reader:
             made = [self.ports.add(position, p, len(self.nodes), constant) for p in ports]
             units = (self.source.outputs[position][p] for p in ports)
             makes = list(zip(made, units, strict=True))
-        read, results = ([self.values[v] for v, _ in side] for side in (reads, makes))
+        results = [self.values[v] for v, _ in makes]
         row, flops = row_of(node, read, results), flops_of(node, read, results)
         self._append(position, node.op, row, reads, makes, attributes_of(node.op, slots), flops)
 
@@ -291,7 +270,7 @@ class _Reader:
         name = self.source.nodes[position].name
         used = [unit for _, unit in (*reads, *makes)]
         used += [self.source.inputs[node][0] for node in back]
-        may = tuple(unit for unit in dict.fromkeys(used) if self._may(unit))
+        may = tuple(filter(self.facts.may_be_half, dict.fromkeys(used)))
         fixed = self._fixed(position, used, may)
         halves = [
             (False,) * len(side)
@@ -307,7 +286,7 @@ class _Reader:
             outputs=tuple(value for value, _ in makes),
             half_inputs=halves[0],
             half_outputs=halves[1],
-            body=self.frames.body[position],
+            body=self.body[position],
             scope=name.rpartition("/")[0],
             region="",
             source=name,
@@ -333,11 +312,8 @@ class _Reader:
             return _QUANTIZED
         if not self.unsafe.isdisjoint(self.source.of_node[position]):
             return _LIST
-        if self.source.definitions[position].function or self._calls(position):
+        called = self.source.definitions[position]
+        kinds = {attribute.kind for attribute in called.attributes.values()}
+        if called.function or not kinds.isdisjoint(("func", "list(func)")):
             return _CALLS
         return "" if may else _NO_KERNEL
-
-    def _calls(self, position: int) -> bool:
-        """Returns True if an attribute names a function."""
-        attributes = self.source.definitions[position].attributes.values()
-        return any(a.kind in ("func", "list(func)") for a in attributes)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +23,7 @@ from duotone.errors import GraphDefError
 from duotone.policy.policy import Policy
 from duotone.tensorflow import files
 from duotone.tensorflow.calibrate import measured
-from duotone.tensorflow.calls import function_names, keep_calls, release
+from duotone.tensorflow.calls import keep_calls, release
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.pipeline import NO_MEASUREMENTS, rewrite
@@ -128,16 +129,15 @@ def rewrite_file(
     start = time.perf_counter()
     names = {node.name for graph in source.graphs() for node in graph.node}
     results = []
-    for graph, meta_graph in _graphs_of(source):
+    for graph, meta_graph in source.pairs():
         try:
-            kept = _kept(graph, meta_graph, names, fetch, feed)
-            marked = type(graph)()
-            marked.CopyFrom(graph)
+            kept, fed, guessed = _kept(graph, meta_graph, names, fetch, feed)
+            marked = copy.deepcopy(graph)
             marks = keep_calls(marked)
             result = rewrite(
                 marked,
-                fetch=kept.fetch,
-                feed=kept.feed,
+                fetch=kept,
+                feed=fed,
                 dtype=dtype,
                 painter=painter,
                 device=device,
@@ -149,15 +149,13 @@ def rewrite_file(
             )
         except GraphDefError as error:
             raise GraphDefError(f"{source.file}: {error}") from error
-        release(result.graph_def, marks, function_names(graph))
+        release(result.graph_def, marks)
         tags = () if meta_graph is None else tuple(meta_graph.meta_info_def.tags)
-        before = type(graph)()
-        before.CopyFrom(graph)
-        results.append(GraphResult(tags, before, kept.fetch, kept.feed, kept.guessed, result))
+        results.append(GraphResult(tags, copy.deepcopy(graph), kept, fed, guessed, result))
     seconds = time.perf_counter() - start
     if out is not None:
         on_stage("writing")
-        for (graph, _), done in zip(_graphs_of(source), results, strict=True):
+        for graph, done in zip(source.graphs(), results, strict=True):
             graph.CopyFrom(done.result.graph_def)
         files.write(out, source.message, source, overwrite=overwrite)
     return FileResult(
@@ -169,37 +167,16 @@ def rewrite_file(
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
-    """Names of nodes that keep their types, and whether the fetched ones are a guess."""
-
-    fetch: tuple[str, ...]
-    feed: tuple[str, ...]
-    guessed: bool
-
-
-def _graphs_of(source: files.GraphFile) -> list[tuple[GraphDef, Any]]:
-    """Yields each graph of a file with its MetaGraphDef, if it has one."""
-    if source.kind == "GraphDef":
-        return [(source.message, None)]
-    return [(meta_graph.graph_def, meta_graph) for meta_graph in source.meta_graphs()]
-
-
 def _kept(
     graph: GraphDef,
     meta_graph: Any,
     names: Collection[str],
     fetch: Sequence[str] | None,
     feed: Sequence[str],
-) -> _Kept:
-    """Returns nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
+) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Returns the nodes to fetch, those to feed, and whether the former are only those unread.
 
-    Args:
-        graph: the graph.
-        meta_graph: its MetaGraphDef, or None.
-        names: the names of the nodes of all graphs of the file.
-        fetch: the ``fetch`` argument of :func:`rewrite_file`.
-        feed: the ``feed`` argument of :func:`rewrite_file`.
+    ``names`` are those of the nodes of all graphs of the file; a graph ignores those of others.
     """
     elsewhere = {*names} - {node.name for node in graph.node}
     fetched = {node_of(name) for name in fetch or ()}
@@ -212,11 +189,6 @@ def _kept(
         fed.update(inputs)
     guessed = not asked and not fetched
     if guessed:
-        fetched = _unread(graph)
-    return _Kept(tuple(sorted(fetched)), tuple(sorted(fed)), guessed)
-
-
-def _unread(graph: GraphDef) -> set[str]:
-    """Returns the nodes that no node reads, by data or control inputs."""
-    read = {node_of(text) for node in graph.node for text in node.input}
-    return {node.name for node in graph.node} - read
+        read = {node_of(text) for node in graph.node for text in node.input}
+        fetched = {node.name for node in graph.node} - read
+    return tuple(sorted(fetched)), tuple(sorted(fed)), guessed

@@ -96,23 +96,14 @@ class BodyResult:
     unsafe: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
 
     @property
+    def half_nodes(self) -> int:
+        """The number of nodes with a half type."""
+        return sum(any(p != "f32" for p in types.values()) for types in self.painting.values())
+
+    @property
     def cast_bytes(self) -> int:
         """Bytes that all casts read and write, as far as shapes are known."""
         return sum(cast.bytes or 0 for cast in self.casts)
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionResult(BodyResult):
-    """The result of rewriting one function of the library.
-
-    Attributes:
-        new_nodes: names of the nodes that were added, sorted.
-    """
-
-    @property
-    def new_nodes(self) -> list[str]:
-        """Names of the nodes that were added, sorted."""
-        return sorted(cast.name for cast in self.casts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,5 +117,5 @@ class RewriteResult(BodyResult):
     """
 
     graph_def: GraphDef = dataclasses.field(kw_only=True)
-    functions: Mapping[str, FunctionResult] = dataclasses.field(kw_only=True)
+    functions: Mapping[str, BodyResult] = dataclasses.field(kw_only=True)
     dropped_functions: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)

@@ -15,13 +15,7 @@ from duotone.tensorflow.protos import NodeDef
 
 
 def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -> str:
-    """Returns the name of a node's row; some ops have several meanings.
-
-    Args:
-        node: the node.
-        operands: the operands that count.
-        results: its results.
-    """
+    """Returns the name of a node's row; some ops have several meanings."""
     if node.op == "Cast" and operands and results:
         exact = operands[0].dtype in (*EXACT_DTYPES, FULL_DTYPE)
         return "CastExact" if exact and results[0].dtype == FULL_DTYPE else node.op
@@ -38,13 +32,7 @@ def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -
 
 
 def flops_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -> float:
-    """Returns the floating point operations of a product, two for a multiply-add; 0 for others.
-
-    Args:
-        node: the node.
-        operands: the operands that count.
-        results: its results.
-    """
+    """Returns the floating point operations of a product, two for a multiply-add; 0 for others."""
     if len(operands) != 2 or len(results) != 1:
         return 0.0
     if node.op in _AXES:

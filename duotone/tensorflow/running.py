@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import logging
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 
 from duotone.errors import DuotoneError, GraphDefError
 from duotone.measuring.inputs import Asked
-from duotone.measuring.libraries import library
+from duotone.measuring.libraries import library, quiet
 from duotone.ops.tensorflow_kinds import MERGES, SWITCHES, VARIABLES
 from duotone.tensorflow.files import GraphFile
 from duotone.tensorflow.protos import GraphDef
@@ -112,22 +111,10 @@ def load(source: GraphFile) -> Loaded:
         GraphDefError: TensorFlow refuses it, it has no signature, or variables without values.
     """
     tf = library("tensorflow", "running a TensorFlow graph", "tensorflow")
-    with explained(source, "load"), _without_warnings(tf):
+    with explained(source, "load"), quiet(tf.get_logger()):
         if source.kind == "SavedModel":
             return _saved_model(tf, source)
         return _graph(tf, source.path, source.graphs()[0])
-
-
-@contextlib.contextmanager
-def _without_warnings(tf: Any) -> Iterator[None]:
-    """Silences TensorFlow's warnings that its functions for graphs are old."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _saved_model(tf: Any, source: GraphFile) -> Loaded:
@@ -147,11 +134,7 @@ def _saved_model(tf: Any, source: GraphFile) -> Loaded:
 
 
 def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
-    """Returns the serving signature, or the first by name.
-
-    Raises:
-        GraphDefError: there is none.
-    """
+    """Returns the serving signature, or the first by name."""
     names = sorted(name for name in signatures if not name.startswith("__"))
     if not names:
         raise GraphDefError(f"{source.path}: it has no signature, so it has no inputs and results.")
@@ -159,11 +142,7 @@ def _signature(source: GraphFile, signatures: Mapping[str, Any]) -> Any:
 
 
 def _graph(tf: Any, path: Path, graph_def: GraphDef) -> Loaded:
-    """Returns a graph from its placeholders to the nodes that nothing reads.
-
-    Raises:
-        GraphDefError: a node is a variable, or a placeholder for one.
-    """
+    """Returns a graph from its placeholders to the nodes that nothing reads."""
     graph = _imported(tf, tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString()))
     for node in graph.get_operations():
         fed = node.type == "Placeholder" and without_arrays(node.outputs[0])
@@ -223,11 +202,6 @@ def _inlined(tf: Any, graph: Any, results: Sequence[str]) -> Any:
 
 def run(loaded: Loaded, tensors: Sequence[Tensor], feed: Mapping[str, Any]) -> list[np.ndarray]:
     """Runs a graph without Grappler.
-
-    Args:
-        loaded: the graph.
-        tensors: the tensors to return.
-        feed: the inputs by name.
 
     Raises:
         tensorflow.errors.OpError: TensorFlow cannot run it.

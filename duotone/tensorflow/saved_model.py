@@ -21,6 +21,7 @@ from tensorboard.compat.proto import meta_graph_pb2
 
 from duotone._files import check_new_folder, folder_in_one_step, write_atomically
 from duotone.errors import GraphDefError
+from duotone.tensorflow.checks import node_of
 
 MetaGraphDef = Any
 """A ``tensorflow.MetaGraphDef``."""
@@ -71,9 +72,6 @@ def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[st
     These are the outputs and inputs of the signatures, the nodes for saving and restoring, and the
     nodes of the collections (a training operation, losses, initializers).
 
-    Args:
-        meta_graph: a MetaGraphDef.
-
     Returns:
         Node names to fetch, and node names to feed; sorted, those that the graph has.
     """
@@ -92,8 +90,7 @@ def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[st
     known = {node.name for node in meta_graph.graph_def.node}
 
     def kept(names: set[str]) -> tuple[str, ...]:
-        nodes = {name.removeprefix("^").partition(":")[0] for name in names}
-        return tuple(sorted(nodes & known))
+        return tuple(sorted(known.intersection(map(node_of, names))))
 
     return kept(fetch), kept(feed)
 
@@ -130,20 +127,19 @@ def find_saved_model(folder: Path) -> Path:
 def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) -> None:
     """Copies a SavedModel folder with other graphs; the new folder appears in one step.
 
-    Args:
-        folder: the new folder; :func:`duotone._files.check_new_folder` has passed it.
-        source: the SavedModel folder with variables and assets.
-        graph_file: name of the file that has the graphs.
-        content: the new content of that file.
-
     Raises:
         ArgumentError: as :func:`duotone._files.check_new_folder`.
         WriteError: the file system refuses it.
     """
     check_new_folder(folder)
+    own = {*FILE_NAMES, _FINGERPRINT}  # in the folder itself, not in subfolders
+
+    def ignored(inside: str, names: list[str]) -> set[str]:
+        return own.intersection(names) if Path(inside) == source else set()
+
     with folder_in_one_step(folder) as copy:
         try:
-            shutil.copytree(source, copy, ignore=_graphs_of(source), dirs_exist_ok=True)
+            shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
         finally:
             _let_owner_write(copy)
         write_atomically(copy / graph_file, content)
@@ -153,9 +149,3 @@ def _let_owner_write(folder: Path) -> None:
     """Makes the folders of a copy writable, since a model in a store may be read-only."""
     for name, _, _ in os.walk(folder):
         Path(name).chmod(Path(name).stat().st_mode | stat.S_IRWXU)
-
-
-def _graphs_of(source: Path) -> Any:
-    """Names the graph files and the fingerprint to ignore in the folder, not in subfolders."""
-    own = {*FILE_NAMES, _FINGERPRINT}
-    return lambda folder, _: own if Path(folder) == source else ()

@@ -131,15 +131,7 @@ def agree(
     journal: Journal,
     stage: Stage,
 ) -> None:
-    """Gives all members one precision.
-
-    Args:
-        cluster: the members.
-        allow: the units that are half, with the rule; it is changed.
-        deny: the units that are denied, with the rule; it is changed.
-        journal: the journal of the passes so far; all members are appended if any has a precision.
-        stage: the stage for the journal.
-    """
+    """Gives all members one precision; changes ``allow`` and ``deny``, and writes the journal."""
     if any(member in deny for member in cluster.members):
         for member in cluster.members:
             allow.pop(member, None)

@@ -13,7 +13,7 @@ import numpy as np
 from duotone.errors import GraphDefError
 from duotone.graph.elements import in_half, magnitude_of
 from duotone.graph.graph import HalfType, Magnitude
-from duotone.tensorflow.protos import BFLOAT16, HALF, NodeDef
+from duotone.tensorflow.protos import HALVES, NodeDef
 
 
 def const_magnitude(node: NodeDef) -> Magnitude:
@@ -28,7 +28,7 @@ def halve_const(node: NodeDef, half: HalfType) -> None:
     is_list = not tensor.tensor_content
     tensor.ClearField("tensor_content")
     tensor.ClearField("float_val")
-    tensor.dtype = HALF if half.name == "float16" else BFLOAT16
+    tensor.dtype = HALVES[half.name]
     if is_list:
         tensor.half_val.extend(made.view(np.uint16).tolist())
     else:
@@ -36,11 +36,7 @@ def halve_const(node: NodeDef, half: HalfType) -> None:
 
 
 def _elements(node: NodeDef) -> Any:
-    """Returns the elements that a ``Const`` has in its message.
-
-    Raises:
-        GraphDefError: its bytes are not a number of float32 elements.
-    """
+    """Returns the elements that a ``Const`` has in its message."""
     tensor = node.attr["value"].tensor
     if not tensor.tensor_content:
         return np.asarray(tensor.float_val, np.float32)

@@ -10,12 +10,9 @@ from duotone.ops.entries import Kind
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow.devices import DeviceType, placement
 from duotone.tensorflow.op_registry import attribute_values, has_kernel
-from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED, NodeDef
+from duotone.tensorflow.protos import FLOAT, HALVES, QUANTIZED
 from duotone.tensorflow.shapes import Shapes
 from duotone.tensorflow.units import Units
-
-HALF_TYPES = {"float16": HALF, "bfloat16": BFLOAT16}
-"""The data type of each half dtype."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Facts:
     @property
     def half(self) -> int:
         """Number of the half type."""
-        return HALF_TYPES[self.dtype]
+        return HALVES[self.dtype]
 
     def kind(self, unit: int) -> Kind:
         """Returns the list that the op of a unit's node is on."""
@@ -98,6 +95,10 @@ class Facts:
         """Checks if the op definition allows half there and a kernel of the device takes it."""
         return self.allows_half(unit) and self._has_kernel(unit)
 
+    def may_be_half(self, unit: int) -> bool:
+        """Checks if the rewrite may make a unit half, and its op and a kernel allow it."""
+        return self.is_processed(unit) and self.is_float(unit) and self.can_be_half(unit)
+
     def _has_kernel(self, unit: int) -> bool:
         """Returns True if the node has a kernel with this type set to half."""
         units = self.units
@@ -111,12 +112,8 @@ class Facts:
             types = list(values[attribute.name])
             types[max(attribute.position, 0)] = self.half
             values[attribute.name] = tuple(types)
-        label = _label(node)
+        label = node.attr["_kernel"].s.decode("utf-8", "replace") if "_kernel" in node.attr else ""
         key = (node.op, where.type, label, tuple(values.items()))
         if key not in self._kernels:
             self._kernels[key] = has_kernel(node.op, where.type, label, values)
         return self._kernels[key]
-
-
-def _label(node: NodeDef) -> str:
-    return node.attr["_kernel"].s.decode("utf-8", "replace") if "_kernel" in node.attr else ""

@@ -80,17 +80,17 @@ class Units:
 
     nodes: list[NodeDef]
     index: dict[str, int]
-    definitions: list[OpDefinition]
-    of_node: list[list[int]]
-    inputs: list[list[int]]
-    outputs: list[list[int]]
     sources: list[list[tuple[int, int]]]
     readers: list[dict[int, list[Port]]]
-    node: list[int]
-    attribute: list[TypeAttribute]
-    dtype: list[int]
-    before: list[list[int]]
-    after: list[list[int]]
+    definitions: list[OpDefinition] = dataclasses.field(default_factory=list)
+    of_node: list[list[int]] = dataclasses.field(default_factory=list)
+    inputs: list[list[int]] = dataclasses.field(default_factory=list)
+    outputs: list[list[int]] = dataclasses.field(default_factory=list)
+    node: list[int] = dataclasses.field(default_factory=list)
+    attribute: list[TypeAttribute] = dataclasses.field(default_factory=list)
+    dtype: list[int] = dataclasses.field(default_factory=list)
+    before: list[list[int]] = dataclasses.field(default_factory=list)
+    after: list[list[int]] = dataclasses.field(default_factory=list)
     order: Sequence[int] = ()
 
     def __len__(self) -> int:
@@ -119,37 +119,16 @@ class Units:
 def make_units(graph: GraphDef, find_op: FindOp) -> Units:
     """Returns the units of a graph.
 
-    Args:
-        graph: the GraphDef; it is only read.
-        find_op: gives the definition of an op or library function.
-
-    Returns:
-        Its units.
-
     Raises:
         GraphDefError: the graph is damaged or has ops that TensorFlow 2.21 lacks.
     """
     nodes = list(graph.node)
-    count = len(nodes)
-    units = Units(
-        nodes,
-        {node.name: i for i, node in enumerate(nodes)},
-        [],
-        [],
-        [],
-        [],
-        [[] for _ in range(count)],
-        [{} for _ in range(count)],
-        [],
-        [],
-        [],
-        [],
-        [],
-    )
+    index = {node.name: i for i, node in enumerate(nodes)}
+    units = Units(nodes, index, [[] for _ in nodes], [{} for _ in nodes])
     layouts: dict[str, _Layout] = {}
     for node in nodes:
         _add_node(units, node, _definition(node, find_op), layouts)
-    for position in range(count):
+    for position in range(len(nodes)):
         _add_edges(units, position)
     units.remove_doubles()
     units.order = _running_order(units)
@@ -238,14 +217,7 @@ def _is_uniform(definition: OpDefinition) -> bool:
 def _add_node(
     units: Units, node: NodeDef, definition: OpDefinition, layouts: dict[str, _Layout]
 ) -> None:
-    """Adds the units of one node.
-
-    Args:
-        units: the units of the nodes before it.
-        node: the node.
-        definition: the definition of its op.
-        layouts: those that are the same for all nodes of an op; found ones are added.
-    """
+    """Adds the units of one node."""
     layout = layouts.get(node.op)
     given = node.attr
     if layout is None or any(t.name and t.name not in given for t in layout.attributes):

@@ -200,7 +200,7 @@ def test_another_program_is_not_written(tmp_path, monkeypatch):
 
 
 def test_a_program_larger_than_its_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("duotone.exporting.export._LARGEST", 1000)
+    monkeypatch.setattr("duotone.exporting.refusals.LARGEST", 1000)
     with pytest.raises(ArgumentError, match="Make the weights an argument"):
         duotone.export(fast(), X, path=tmp_path / "model")
     assert not list(tmp_path.iterdir())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from duotone.tensorflow import files, rewrite_file
-from duotone.tensorflow.calls import KEEP, function_names, keep_calls, release
-from duotone.tensorflow.protos import FLOAT, VARIANT
+from duotone.tensorflow.calls import KEEP, keep_calls, release
+from duotone.tensorflow.protos import FLOAT, VARIANT, bodies_of
 from tests.tensorflow import graphs
 
 
@@ -42,26 +42,24 @@ def _graph():
 
 
 def _marked(graph):
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    return [(i, n.name) for i, nodes in enumerate(bodies) for n in nodes if KEEP in n.attr]
+    return [(name, n.name) for name, nodes in bodies_of(graph) for n in nodes if KEEP in n.attr]
 
 
 def test_callers_and_the_lists_that_they_get_are_marked_in_every_body():
     graph = _graph()
-    names = function_names(graph)
     marks = keep_calls(graph)
-    expected = {(b, n) for b in (0, 3) for n in ("through", "loop", "stacked")}
+    expected = {(b, n) for b in ("", "caller") for n in ("through", "loop", "stacked")}
     assert set(marks) == set(_marked(graph)) == expected
     del graph.library.function[0]  # a rewrite may drop functions
-    release(graph, marks, names)
+    release(graph, marks)
     assert _marked(graph) == []
 
 
 def test_marks_that_were_there_stay():
     graph = _graph()
     graph.node[1].attr[KEEP].b = True
-    release(graph, keep_calls(graph), function_names(graph))
-    assert _marked(graph) == [(0, "through")]
+    release(graph, keep_calls(graph))
+    assert _marked(graph) == [("", "through")]
 
 
 @pytest.mark.parametrize("make", [graphs.chain, graphs.while_loop])

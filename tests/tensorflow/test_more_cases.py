@@ -28,7 +28,10 @@ def read(name: str) -> tuple[Any, dict[str, Any]]:
 def functions_of(result: Any) -> dict[str, Any]:
     """The functions of a rewrite as the answers write them."""
     functions: dict[str, Any] = {
-        name: {"attrs": as_observed(done.painting), "new_nodes": sorted(done.new_nodes)}
+        name: {
+            "attrs": as_observed(done.painting),
+            "new_nodes": sorted(cast.name for cast in done.casts),
+        }
         for name, done in result.functions.items()
     }
     return functions | dict.fromkeys(result.dropped_functions, "MISSING")

@@ -44,8 +44,7 @@ def enable_everywhere(
     if settings.check_loss_scale(loss_scale) is None and not rewrite:
         loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
     switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype), loss_scale)
-    plans.set_default(switches.plan_of)
-    hooks.set_before_plans(switches.wrap_optimizer)
+    plans.everywhere[:] = [switches]
     hooks.install()
 
 

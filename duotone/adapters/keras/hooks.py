@@ -21,9 +21,9 @@ from typing import Any
 import keras
 
 from duotone.adapters.keras.compiled import with_own_jit
-from duotone.adapters.keras.counting import counting
-from duotone.adapters.keras.plans import plan_of
+from duotone.adapters.keras.plans import everywhere, plan_of
 from duotone.adapters.keras.steps import STEPS, wrap_steps
+from duotone.adapters.keras_callback import counted
 
 logger = logging.getLogger("duotone")
 
@@ -40,24 +40,12 @@ def install() -> None:
                 setattr(kind, maker, _wrapped(method, function))
 
 
-def _nothing(model: Any) -> None:
-    del model
-
-
-_before_plans: Callable[[Any], None] = _nothing
-
-
-def set_before_plans(before: Callable[[Any], None]) -> None:
-    """Sets the function that is called on a model before its plan is found (``everywhere``)."""
-    global _before_plans
-    _before_plans = before
-
-
 def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def make(self: Any, force: bool = False) -> Any:
         if force or getattr(self, function, None) is None:
-            _before_plans(self)
+            for switches in everywhere:
+                switches.wrap_optimizer(self)
             if plan_of(self) is None:
                 return method(self, force=force)
             _warn_of_own_steps(self)
@@ -66,12 +54,24 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
             with with_own_jit():
                 method(self, force=force)
             if function == "train_function":
-                self.train_function = counting(self, self.train_function)
+                look = functools.partial(_count, self)
+                self.train_function = counted(self.train_function, look)
             return None
         return method(self, force=force)
 
     setattr(make, _WRAPPED, True)
     return make
+
+
+def _count(model: Any, result: Any) -> None:
+    """Tells the alarm of a model's optimizer how many steps were skipped, after a step."""
+    optimizer, values = model.optimizer, result[1][2]
+    alarm, skipped = getattr(optimizer, "alarm", None), getattr(optimizer, "skipped", None)
+    if alarm is None or skipped is None or len(values) != len(optimizer.variables):
+        return
+    found = {id(v): value for v, value in zip(optimizer.variables, values, strict=True)}
+    if count := int(found[id(skipped)]):
+        alarm.count(count, float(found[id(optimizer.dynamic_scale)]))
 
 
 def _warn_of_own_steps(model: Any) -> None:

@@ -35,6 +35,7 @@ from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.plain_data import policy_data
 from duotone.policy.policy import Policy
+from duotone.policy.scales import MAX_SCALE, MIN_SCALE
 from duotone.scale import DynamicLossScale, all_finite, select_tree
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, check, read
 from duotone.text.scale_log import Reading, StuckAlarm
@@ -278,8 +279,9 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         """
         if len(store.keys()) == len(self.variables):
             position = next(i for i, v in enumerate(self.variables) if v is self.dynamic_scale)
-            saved, smallest = store[str(position)], settings.smallest_scale(self._chosen)
-            if saved.shape == () and not settings.finite_scale(saved[()], smallest):
+            saved, own = store[str(position)], self._chosen or DynamicLossScale()
+            smallest = own.floor if isinstance(own, DynamicLossScale) else MIN_SCALE
+            if saved.shape == () and not smallest <= float(saved[()]) <= MAX_SCALE:
                 raise ArgumentError(
                     f"the checkpoint of optimizer {self.name!r} has the loss scale "
                     f"{float(saved[()])!r}, which must be finite and at least {smallest:g}: "

@@ -6,13 +6,11 @@ else if every model is rewritten (``everywhere``).
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from duotone.adapters.keras_checks import optimizers_of
-from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.arguments import without_heal
 from duotone.policy.policy import Policy
@@ -21,29 +19,8 @@ PLAN = "_duotone_plan"
 """The class attribute of an ``autocast`` model that makes its plan."""
 
 
-class WrappedBase(abc.ABC):
-    """The base of the wrapped optimizer, which says how models that have it are rewritten."""
-
-    last_finite: Any
-    """Keras variable, ``bool[]``: whether the last step was taken."""
-
-    @property
-    @abc.abstractmethod
-    def half(self) -> str | None:
-        """``"float16"``, ``"bfloat16"``, or ``None`` if programs are not rewritten."""
-
-    @property
-    @abc.abstractmethod
-    def asks_device(self) -> bool:
-        """True if the half type is the device's choice, not the user's."""
-
-    healer: Healer
-    """Watches the steps."""
-
-    @property
-    @abc.abstractmethod
-    def policy(self) -> Policy | None:
-        """The user's policy, with healed operations added."""
+class WrappedBase:
+    """The base of the wrapped optimizer, by which plans recognize it; they do not import it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,19 +42,8 @@ class StepPlan:
     asks_device: bool = False
 
 
-def no_plan(model: Any) -> StepPlan | None:
-    """Returns the plan of a model that has none of its own, unless ``everywhere`` is on."""
-    del model
-    return None
-
-
-_default: Callable[[Any], StepPlan | None] = no_plan
-
-
-def set_default(default: Callable[[Any], StepPlan | None]) -> None:
-    """Sets the function that gives a plan to models that have none of their own."""
-    global _default
-    _default = default
+everywhere: list[Any] = []
+"""Empty, or the switches of the process, which have ``plan_of`` and ``wrap_optimizer``."""
 
 
 def plan_of(model: Any) -> StepPlan | None:
@@ -91,7 +57,7 @@ def plan_of(model: Any) -> StepPlan | None:
     if own is not None:
         return dataclasses.replace(own(), skips=_skips(model, optimizers))
     if not optimizers:
-        return _default(model)
+        return everywhere[0].plan_of(model) if everywhere else None
     chosen = {(optimizer.half, optimizer.policy) for optimizer in optimizers}
     if len(chosen) > 1:
         names = ", ".join(repr(optimizer.name) for optimizer in optimizers)

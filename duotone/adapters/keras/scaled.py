@@ -41,12 +41,7 @@ class Mark:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def marked(mark: Mark, loss: Any) -> Any:
-    """Returns a scaled loss; sets the mark if JAX differentiates it.
-
-    Args:
-        mark: the mark of the optimizer that scaled it.
-        loss: any pytree.
-    """
+    """Returns a scaled loss; sets the mark if JAX differentiates it."""
     del mark
     return loss
 
@@ -59,11 +54,6 @@ def _differentiated(mark: Mark, primals: tuple[Any], tangents: tuple[Any]) -> tu
 
 def check_scaled(name: str, loss_scale: LossScale, mark: Mark) -> None:
     """Refuses gradients of a loss that was not scaled.
-
-    Args:
-        name: the name of the optimizer.
-        loss_scale: the loss scale that divides the gradients.
-        mark: the mark of the optimizer.
 
     Raises:
         ArgumentError: JAX never differentiated a loss that the optimizer scaled.
@@ -80,10 +70,6 @@ def check_scaled(name: str, loss_scale: LossScale, mark: Mark) -> None:
 
 def value_of_step(name: str, scale: Any) -> Any:
     """Returns the value of a dynamic loss scale in the current or traced step.
-
-    Args:
-        name: the name of the optimizer.
-        scale: the Keras variable of the loss scale.
 
     Raises:
         ArgumentError: the value would be a constant of the traced program, or Keras has moved it

@@ -10,13 +10,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.plain_data import policy_of
 from duotone.policy.policy import Policy
-from duotone.policy.scales import DYNAMIC, MAX_SCALE, MIN_SCALE
+from duotone.policy.scales import DYNAMIC
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
 from duotone.transforms import autocast as api
 
@@ -91,35 +89,9 @@ def check_policy(policy: Any) -> Policy | None:
 
 
 def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
-    """Returns the half type to rewrite to: the one named, or the one that is fast on this device.
-
-    Args:
-        dtype: checked.
-        policy: checked.
-        what: the thing that is rewritten, for the log line if no half type is fast.
-
-    Returns:
-        ``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are.
-    """
+    """Returns the half type to rewrite to: the one named, or the one that is fast here; or None."""
     if dtype is not None:
         return dtype
     merged = (policy or Policy()).merged_with_environment()
     half = api.half_of_device(merged, what)
     return None if half is None else half.name
-
-
-def smallest_scale(chosen: KerasLossScale | None) -> float:
-    """Returns the smallest scale that a checkpoint may hold: a dynamic scale's floor."""
-    if chosen is None:
-        chosen = DynamicLossScale()
-    return chosen.floor if isinstance(chosen, DynamicLossScale) else MIN_SCALE
-
-
-def finite_scale(value: Any, smallest: float) -> bool:
-    """Returns True if a number can be a loss scale (NaN cannot).
-
-    Args:
-        value: the number.
-        smallest: as :func:`smallest_scale` gives it.
-    """
-    return bool(smallest <= float(jax.device_get(value)) <= MAX_SCALE)

@@ -36,21 +36,10 @@ from duotone.scale.optimizer_state import MixedPrecisionState
 def run_step(
     model: Any, optimizer: Any, step: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls a training step and restores the state if the step is skipped.
-
-    Args:
-        model: the model.
-        optimizer: the wrapped optimizer it was compiled with.
-        step: takes state and data, returns logs and state.
-        state: trainable, non-trainable, optimizer and metrics variables.
-        *args: the data.
-        **kwargs: further arguments of a custom step.
-
-    Returns:
-        Logs and state.
-    """
+    """Calls a training step and restores the state if the step is skipped."""
     form = _form(state)
-    position = _position(optimizer)
+    flags = (i for i, v in enumerate(optimizer.variables) if v is optimizer.last_finite)
+    position = next(flags, None)
     expected = (model.non_trainable_variables, optimizer.variables, model.metrics_variables)
     if form is None or position is None or form[1:] != tuple(map(len, expected)):
         optimizer.healer.unseen(f"the state of {model.name!r}'s train_step is not in Keras' form")
@@ -78,7 +67,8 @@ def run_step(
         select_tree(taken, new, old) if restored else new
         for new, old, restored in zip(new_others, others, keep, strict=True)
     ]
-    counts = taken | _sound(new_metrics, empty) | _same(metrics, empty)
+    uncounted = _all(_equal(a, b) for a, b in zip(metrics, empty, strict=True))
+    counts = taken | _sound(new_metrics, empty) | uncounted
     return logs, (new_trainable, new_others, new_slots, select_tree(counts, new_metrics, metrics))
 
 
@@ -109,11 +99,6 @@ def _form(state: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _position(optimizer: Any) -> int | None:
-    flags = [i for i, v in enumerate(optimizer.variables) if v is optimizer.last_finite]
-    return flags[0] if flags else None
-
-
 def _restored(model: Any) -> list[bool]:
     """Returns, for each non-trainable variable, whether a skipped step restores it."""
     # Other optimizers in the model (of a custom step) restore their own variables.
@@ -140,11 +125,6 @@ def _sound(metrics: list[Any], empty: list[Any]) -> Any:
         for a, b in zip(metrics, empty, strict=True)
         if jnp.issubdtype(jnp.result_type(a), jnp.inexact)
     )
-
-
-def _same(left: list[Any], right: list[Any]) -> Any:
-    """Returns True if two lists of arrays are equal."""
-    return _all(_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def _equal(a: Any, b: Any) -> Any:

@@ -98,14 +98,7 @@ def stepping(
     plan_of: Callable[[Any], StepPlan | None],
     named: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Returns a method that runs a step by the plan of its model.
-
-    Args:
-        name: the name of the step method.
-        bind: returns the original method.
-        plan_of: returns the plan.
-        named: gives the new method its name.
-    """
+    """Returns a method that runs a step by the plan of its model."""
 
     @named
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@
 ``rule`` has the requested loss scale, ``settings`` all arguments and the switch of the process,
 ``scaling`` the arithmetic, ``replicas`` the decision that all replicas share, ``statistics`` what a
 skipped step restores, ``fitting`` the hook into Keras' ``fit``, ``keras`` and ``v1`` the two
-optimizers, ``refusals`` the errors.
+optimizers.
 
 These modules import TensorFlow and need no JAX. ``duotone.tensorflow.live`` rewrites the graphs.
 """

@@ -27,6 +27,11 @@ _compiled: weakref.WeakSet[Any] = weakref.WeakSet()
 """The optimizers with which models were compiled."""
 _in_loops: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 """The optimizers of loops, and whether their graphs are rewritten."""
+_NOT_SCALED = (
+    "float16 needs optimizer.scale_loss, which it does not call. Wrap its optimizer with "
+    "duotone.enable_mixed_precision_graph_rewrite, or run it with --dtype bfloat16 or "
+    "--loss-scale none"
+)
 logger = logging.getLogger("duotone")
 
 
@@ -113,7 +118,8 @@ def _switch_on_for(optimizer: Any) -> bool:
     settings = WrapSettings.of(scale, switches.dtype, None, True)
     try:
         check_global_policy()
-        _check_unscaled(settings.rule.scales)
+        if settings.rule.scales:
+            raise ArgumentError(_NOT_SCALED)  # noqa: TRY301
         settings.switch_on()
     except ArgumentError as error:
         logger.warning(
@@ -123,15 +129,6 @@ def _switch_on_for(optimizer: Any) -> bool:
         )
         return False
     return settings.half is not None
-
-
-def _check_unscaled(scales: bool) -> None:
-    if scales:
-        raise ArgumentError(
-            "float16 needs optimizer.scale_loss, which it does not call. Wrap its optimizer with "
-            "duotone.enable_mixed_precision_graph_rewrite, or run it with --dtype bfloat16 or "
-            "--loss-scale none"
-        )
 
 
 def wrap_v1_optimizers() -> None:
@@ -158,18 +155,13 @@ def _stepping(method: Any) -> Any:
             return method(self, *args, **kwargs)
         token = _inside.set(True)
         try:
-            return getattr(_wrapper_of(self), method.__name__)(*args, **kwargs)
+            if self not in _wrappers:
+                from duotone.adapters.enable import optimizer_from_environment
+
+                _wrappers[self] = optimizer_from_environment(self)
+            return getattr(_wrappers[self], method.__name__)(*args, **kwargs)
         finally:
             _inside.reset(token)
 
     setattr(step, _HOOK, True)
     return step
-
-
-def _wrapper_of(optimizer: Any) -> Any:
-    """Returns the wrapper of an optimizer, always the same one."""
-    if optimizer not in _wrappers:
-        from duotone.adapters.enable import optimizer_from_environment
-
-        _wrappers[optimizer] = optimizer_from_environment(optimizer)
-    return _wrappers[optimizer]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from duotone.adapters.keras_callback import FIRST_LINES
+from duotone.adapters.keras_callback import FIRST_LINES, counted
 from duotone.adapters.keras_checks import check_model, optimizers_of
 from duotone.adapters.tensorflow.statistics import guard
 from duotone.errors import TensorFlowError
@@ -48,31 +47,18 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
         with _guarded_step(self):
             method(self, force=force)
         made: Any = self.train_function
-        self.train_function = _counting(self, made)
+        self.train_function = counted(made, lambda _: _log(self))
         return None
 
     setattr(make, _WRAPPED, True)
     return make
 
 
-def _counting(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a training function that logs skipped steps, and keeps the line about its graph.
-
-    It reads the counts after calls 1, 2, 4, 8, ..., because reading waits for the device.
-    """
-    calls = itertools.count(1)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        logs = run(*args, **kwargs)
-        number = next(calls)
-        if number == 1:
-            FIRST_LINES.setdefault(model, switch.first_line())
-        if number & (number - 1) == 0:
-            for optimizer in _wrapped_optimizers(model):
-                optimizer.warn()
-        return logs
-
-    return counted
+def _log(model: Any) -> None:
+    """Logs skipped steps, and keeps the line about the graph of the first step."""
+    FIRST_LINES.setdefault(model, switch.first_line())
+    for optimizer in _wrapped_optimizers(model):
+        optimizer.warn()
 
 
 def _wrapped_optimizers(model: Any) -> list[Any]:

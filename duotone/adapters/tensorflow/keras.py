@@ -19,7 +19,7 @@ from typing import Any, Self
 import keras
 
 from duotone.adapters.keras_checks import check_global_policy, check_optimizer, inner_optimizer_of
-from duotone.adapters.tensorflow import fitting, refusals, statistics
+from duotone.adapters.tensorflow import fitting, statistics
 from duotone.adapters.tensorflow.alarm import TensorFlowAlarm
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
@@ -184,7 +184,13 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         grads, variables = list(grads), self._variables_of(trainable_variables)
         rule = self._settings.rule
         if rule.scales and not self._scaled:
-            raise refusals.not_scaled(self.name)
+            raise ArgumentError(
+                f"optimizer {self.name!r}: the loss was not scaled before it was differentiated. "
+                "The optimizer would divide these gradients by the loss scale, and the model would "
+                "not train. Scale it under the tape: loss = optimizer.scale_loss(loss). To train "
+                "without loss scaling, wrap the optimizer with loss_scale=None (duotone run: "
+                "--loss-scale none)."
+            )
         loss = self._loss()
         if not self._settings.guards:
             self._update(grads, variables)
@@ -240,18 +246,6 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 def enable(
     optimizer: Any, loss_scale: Any, *, dtype: Any, policy: Any, rewrite: bool
 ) -> LossScaleOptimizer:
-    """Wraps a Keras optimizer, and switches the rewrite of this process on.
-
-    Args:
-        optimizer: a Keras optimizer that does not scale the loss yet.
-        loss_scale: as for :class:`LossScaleOptimizer`.
-        dtype: the half type, or None for the choice of the device.
-        policy: which operations may be painted.
-        rewrite: whether graphs are rewritten.
-
-    Raises:
-        ArgumentTypeError, ArgumentError: as for :class:`LossScaleOptimizer`; a global dtype policy
-            of Keras that is a mixed one.
-    """
+    """Wraps a Keras optimizer, and switches the rewrite of this process on."""
     check_global_policy()
     return LossScaleOptimizer(optimizer, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)

@@ -57,12 +57,7 @@ def _merged_replicas() -> int:
 
 
 def across(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls ``function(strategy, *args)`` once for all replicas.
-
-    Args:
-        function: what to call.
-        *args: values of this replica; the function gets those of all replicas.
-    """
+    """Calls ``function(strategy, *args)`` once for all replicas."""
     merge = tf.__internal__.distribute.interim.maybe_merge_call
     return merge(function, tf.distribute.get_strategy(), *args)
 
@@ -70,10 +65,6 @@ def across(function: Callable[..., Any], *args: Any) -> Any:
 def all_of(strategy: Any, finite: Any) -> Any:
     """Returns True if the values of all replicas that :func:`across` sees are true."""
     return tf.reduce_all(tf.stack(strategy.experimental_local_results(finite)))
-
-
-def _sum_of(strategy: Any, loss: Any) -> Any:
-    return None if loss is None else tf.add_n(strategy.experimental_local_results(loss))
 
 
 def take_or_skip(
@@ -101,8 +92,9 @@ def take_or_skip(
     def decide(strategy: Any, finite: Any, loss: Any, *args: Any) -> Any:
         with float32_scope():
             taken = all_of(strategy, finite)
-            before = in_use(rule, state)
-            after = advance(rule, before, taken, _sum_of(strategy, loss))
+            if loss is not None:
+                loss = tf.add_n(strategy.experimental_local_results(loss))
+            after = advance(rule, in_use(rule, state), taken, loss)
             updated = _if(taken, lambda: _each(strategy, update, args))
             stored = state.assign(after, without_value=rule.is_fixed)
             return tf.group(updated, *stored)

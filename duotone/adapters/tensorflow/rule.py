@@ -14,9 +14,11 @@ from typing import Any
 from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.scales import (
     DYNAMIC,
+    FACTOR,
     GROWTH_INTERVAL,
     INITIAL_SCALE,
     LARGEST_DYNAMIC_SCALE,
+    SMALLEST_DYNAMIC_SCALE,
     check_factor,
     check_interval,
     check_scale,
@@ -38,8 +40,8 @@ class ScaleRule:
 
     initial: float = INITIAL_SCALE
     growth_interval: int = GROWTH_INTERVAL
-    factor: float = 2.0
-    floor: float = 1.0
+    factor: float = FACTOR
+    floor: float = SMALLEST_DYNAMIC_SCALE
     cap: float = LARGEST_DYNAMIC_SCALE
 
     def __post_init__(self) -> None:
@@ -61,17 +63,12 @@ class ScaleRule:
 
 
 def fixed(value: float) -> ScaleRule:
-    """Returns the rule of a scale that stays.
-
-    Args:
-        value: the scale.
-    """
+    """Returns the rule of a scale that stays."""
     return ScaleRule(initial=value, floor=value, cap=value)
 
 
 NONE = fixed(1.0)
 """No scaling."""
-_KINDS = (DYNAMIC, "fixed", "none")
 
 
 def rule_of(loss_scale: Any) -> ScaleRule | None:
@@ -93,13 +90,19 @@ def rule_of(loss_scale: Any) -> ScaleRule | None:
     found = word_or_number(loss_scale)
     if found is not None:
         return None if found == DYNAMIC else fixed(float(found))
-    data = loss_scale if isinstance(loss_scale, Mapping) else _described(loss_scale)
-    if data is None or data.get("rule") not in _KINDS:
+    if isinstance(loss_scale, Mapping):
+        data = dict(loss_scale)
+    else:
+        data = _of_duotone(loss_scale) or _of_tensorflow(loss_scale) or {}
+    kind = data.pop("rule", None)
+    if kind not in (DYNAMIC, "fixed", "none"):
         raise ArgumentTypeError(
             'loss_scale must be "dynamic", a positive number, a DynamicLossScale, FixedLossScale '
             f"or NoLossScale, or None; got {kind_of(loss_scale)}."
         )
-    return _from_data(dict(data))
+    if kind == DYNAMIC:
+        return ScaleRule(**data)
+    return fixed(data["constant"]) if kind == "fixed" else NONE
 
 
 def data_of(rule: ScaleRule | None) -> Any:
@@ -109,18 +112,6 @@ def data_of(rule: ScaleRule | None) -> Any:
     if not rule.is_fixed:
         return {"rule": DYNAMIC, **dataclasses.asdict(rule)}
     return {"rule": "fixed", "constant": rule.initial} if rule.scales else {"rule": "none"}
-
-
-def _from_data(data: dict[str, Any]) -> ScaleRule:
-    kind = data.pop("rule")
-    if kind == DYNAMIC:
-        return ScaleRule(**data)
-    return fixed(data["constant"]) if kind == "fixed" else NONE
-
-
-def _described(loss_scale: Any) -> dict[str, Any] | None:
-    """Returns the data of a loss-scale object; None if it is not one."""
-    return _of_duotone(loss_scale) or _of_tensorflow(loss_scale)
 
 
 def _of_duotone(loss_scale: Any) -> dict[str, Any] | None:

@@ -6,9 +6,8 @@ tensors; ``replicas`` writes the variables. The rules are those of :mod:`duotone
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from duotone.adapters.tensorflow.rule import ScaleRule
 from duotone.measuring.libraries import library
@@ -18,8 +17,7 @@ from duotone.tensorflow.live.switch import FLOAT32_SCOPE
 tf: Any = library("tensorflow", "mixed precision of TensorFlow optimizers", "tensorflow")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """The state of a loss scale: five variables or their values.
 
     Attributes:
@@ -38,22 +36,12 @@ class State:
 
     def read(self) -> State:
         """Returns the values of the variables."""
-        return State(*(tf.convert_to_tensor(part) for part in self))
+        return State(*map(tf.convert_to_tensor, self))
 
     def assign(self, values: State, *, without_value: bool) -> list[Any]:
-        """Assigns values to the variables; returns the operations.
-
-        Args:
-            values: the new values.
-            without_value: whether the scale itself stays.
-        """
-        pairs = list(zip(self, values, strict=True))
-        return [
-            variable.assign(value) for variable, value in (pairs[1:] if without_value else pairs)
-        ]
-
-    def __iter__(self) -> Any:
-        return (getattr(self, field.name) for field in dataclasses.fields(self))
+        """Assigns values to the variables, or to all but the scale; returns the operations."""
+        pairs = list(zip(self, values, strict=True))[without_value:]
+        return [variable.assign(value) for variable, value in pairs]
 
 
 def in_use(rule: ScaleRule, state: State) -> State:
@@ -65,7 +53,7 @@ def in_use(rule: ScaleRule, state: State) -> State:
     if not rule.is_fixed:
         return values
     with float32_scope():
-        return dataclasses.replace(values, value=tf.constant(rule.initial, tf.float32))
+        return values._replace(value=tf.constant(rule.initial, tf.float32))
 
 
 def metrics_of(rule: ScaleRule, state: State) -> dict[str, Any]:

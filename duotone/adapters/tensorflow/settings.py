@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from duotone.adapters import ENABLE
 from duotone.adapters.tensorflow.rule import NONE, ScaleRule, data_of, rule_of
+from duotone.devices.half_choice import HalfChoice, choose_half, cpu_flags
 from duotone.errors import ArgumentError
 from duotone.measuring.libraries import library
 from duotone.policy.arguments import check_policy, half_named
 from duotone.policy.plain_data import policy_data, policy_of
 from duotone.policy.policy import Policy
+from duotone.tensorflow.devices import OLDEST_FAST_CAPABILITY
 from duotone.tensorflow.live import switch
-from duotone.tensorflow.live.devices import choose_for
 from duotone.tensorflow.live.graphs import LiveSettings
 from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.protos import new_graph
@@ -109,8 +110,10 @@ class WrapSettings:
         """
         if self.half is None:
             return
-        _check_names(self.half, self.policy or Policy())
-        wanted = LiveSettings(self.half, _with_float32_scope(self.policy))
+        policy = self.policy or Policy()
+        rewrite(new_graph(), dtype=self.half, policy=policy.replace(keep_full=()))  # checks it
+        kept = policy.replace(keep_full=(*policy.keep_full, _KEPT))
+        wanted = LiveSettings(self.half, kept)
         current = switch.settings()
         if current is None:
             switch.enable(wanted)
@@ -121,16 +124,6 @@ class WrapSettings:
                 "process has one rewrite: wrap all optimizers with the same dtype and policy, or "
                 "call duotone.tensorflow.disable_mixed_precision_graph_rewrite() first."
             )
-
-
-def _check_names(half: str, policy: Policy) -> None:
-    """Raises PolicyError if TensorFlow graphs cannot be rewritten with a policy."""
-    rewrite(new_graph(), dtype=half, policy=policy.replace(keep_full=()))
-
-
-def _with_float32_scope(policy: Policy | None) -> Policy:
-    policy = policy or Policy()
-    return policy.replace(keep_full=(*policy.keep_full, _KEPT))
 
 
 def _of_device(policy: Policy | None) -> str | None:
@@ -146,3 +139,16 @@ def _of_device(policy: Policy | None) -> str | None:
         choice.reason,
     )
     return None
+
+
+def choose_for(tf: Any) -> HalfChoice:
+    """Chooses the half type: on GPUs float16, for which TensorFlow has kernels, as its own pass."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return choose_half("cpu", cpu_flags=cpu_flags())
+    details = tf.config.experimental.get_device_details(gpus[0])
+    capability = details.get("compute_capability", (0, 0))
+    shown = ".".join(map(str, capability))
+    if tuple(capability) >= OLDEST_FAST_CAPABILITY:
+        return HalfChoice("float16", f"compute capability {shown} has float16 Tensor Cores")
+    return HalfChoice(None, f"compute capability {shown} has no Tensor Cores")

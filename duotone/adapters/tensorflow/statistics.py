@@ -98,18 +98,11 @@ def restore(moved: Sequence[tuple[Any, Any]], taken: Any) -> Any:
     def decide(strategy: Any, taken: Any, variables: list[Any], before: list[Any]) -> Any:
         def write() -> Any:
             update = strategy.extended.update
-            written = [
-                update(variable, _assign, args=(value,))
-                for variable, value in zip(variables, before, strict=True)
-            ]
-            return tf.group(*written)
+            pairs = zip(variables, before, strict=True)
+            return tf.group(*(update(v, lambda v, x: v.assign(x), args=(x,)) for v, x in pairs))
 
         with float32_scope():
             return tf.cond(all_of(strategy, taken), tf.no_op, write)
 
     variables, before = ([pair[i] for pair in moved] for i in (0, 1))
     return across(decide, taken, variables, before)
-
-
-def _assign(variable: Any, value: Any) -> Any:
-    return variable.assign(value)

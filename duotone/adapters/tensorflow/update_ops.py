@@ -31,18 +31,13 @@ def moved_before_this() -> list[tuple[Any, Any]]:
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or getattr(graph, "building_function", False):
         return []
-    known = {_handle(v).name: v for v in tf.compat.v1.global_variables()}
+    known = {getattr(v, "handle", v).op.name: v for v in tf.compat.v1.global_variables()}
     writes = [
         (operation, known[operation.inputs[0].op.name])
         for operation in _writes(tf.no_op().control_inputs)
         if hasattr(operation, "_add_control_input") and operation.inputs[0].op.name in known
     ]
     return [(variable, _read_before(write, variable)) for write, variable in writes]
-
-
-def _handle(variable: Any) -> Any:
-    """Returns the operation of a variable's resource, or of its reference."""
-    return getattr(variable, "handle", variable).op
 
 
 def _writes(operations: Any) -> Iterator[Any]:
@@ -61,15 +56,9 @@ def _writes(operations: Any) -> Iterator[Any]:
 
 def _read_before(write: Any, variable: Any) -> Any:
     with tf.control_dependencies(None), float32_scope():
-        value = tf.identity(variable.read_value()) if _is_resource(variable) else _copy(variable)
+        if hasattr(variable, "handle"):
+            value = tf.identity(variable.read_value())
+        else:  # a copy of a reference variable, which an assignment does not change
+            value = variable + tf.zeros([], variable.dtype.base_dtype)
     write._add_control_input(value.op)
     return value
-
-
-def _is_resource(variable: Any) -> bool:
-    return hasattr(variable, "handle")
-
-
-def _copy(variable: Any) -> Any:
-    """Returns a copy of a reference variable, which an assignment does not change."""
-    return variable + tf.zeros([], variable.dtype.base_dtype)

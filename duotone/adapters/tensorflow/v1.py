@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from duotone.adapters.tensorflow import refusals
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
 from duotone.adapters.tensorflow.scaling import (
     State,
@@ -33,25 +32,19 @@ from duotone.adapters.tensorflow.scaling import (
 from duotone.adapters.tensorflow.settings import WrapSettings
 from duotone.adapters.tensorflow.statistics import is_here, restore
 from duotone.adapters.tensorflow.update_ops import moved_before_this
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 
 
 class _Eager:
     """The key of the variables that all functions share, instead of a graph."""
 
 
-_EAGER = _Eager()
 _Base: Any = tf.compat.v1.train.Optimizer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Computed:
-    """A call of ``compute_gradients``.
-
-    Attributes:
-        finite: ``bool[]``, whether its gradients are finite.
-        loss: the loss, unscaled.
-        keys: its variables.
-    """
+    """A call of ``compute_gradients``: are its gradients finite, its loss, and its variables."""
 
     finite: Any
     loss: Any
@@ -101,7 +94,7 @@ class V1LossScaleOptimizer(_Base):
         """Returns the variables of the loss scale in the current graph; creates them once."""
         with tf.init_scope():
             eager = tf.executing_eagerly()  # the caller is a tf.function
-            graph = _EAGER if eager else tf.compat.v1.get_default_graph()
+            graph = _Eager if eager else tf.compat.v1.get_default_graph()
             if graph not in self._states:
                 self._states[graph] = self._new_state()
             return self._states[graph]
@@ -197,7 +190,11 @@ class V1LossScaleOptimizer(_Base):
 
     def _refuse_eager(self, method: str) -> None:
         if tf.executing_eagerly():
-            raise refusals.is_eager(method)
+            raise ArgumentError(
+                f"{method} was called eagerly, where there is no graph to rewrite. Call it in a "
+                "tf.function, or build the step in `with tf.Graph().as_default():` and run it in a "
+                "tf.compat.v1.Session."
+            )
 
     # The wrapped optimizer has the rest.
 
@@ -229,18 +226,18 @@ def enable(
 ) -> V1LossScaleOptimizer:
     """Wraps an optimizer of TensorFlow 1, and switches the rewrite of this process on.
 
-    Args:
-        optimizer: an optimizer of ``tf.compat.v1.train``.
-        loss_scale: ``"dynamic"``, a number, a loss-scale object or None.
-        dtype: the half type, or None for the choice of the device.
-        policy: which operations may be painted.
-        rewrite: whether graphs are rewritten.
-
     Raises:
         ArgumentTypeError, ArgumentError: an argument that cannot be used.
     """
     theirs = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    refusals.check_v1_optimizer(optimizer, (V1LossScaleOptimizer, theirs))
+    if isinstance(optimizer, type):
+        made = f"tf.compat.v1.train.{optimizer.__name__}(...)"
+        raise ArgumentTypeError(f"{optimizer.__name__} is a class. Make an optimizer: {made}.")
+    if isinstance(optimizer, (V1LossScaleOptimizer, theirs)):
+        raise ArgumentError(
+            f"the optimizer is {kind_of(optimizer)}, which scales the loss already. Wrap the bare "
+            "optimizer, once."
+        )
     if "keras" in sys.modules:
         from duotone.adapters.keras_checks import check_global_policy
 

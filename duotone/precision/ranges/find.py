@@ -98,6 +98,21 @@ class Assumptions:
 
 NO_ASSUMPTIONS = Assumptions()
 
+
+def measured_values(
+    graph: Graph, names: Mapping[int, str], measured: Mapping[str, Measured]
+) -> Assumptions:
+    """Returns the measurements of calibration by value.
+
+    Args:
+        graph: the graph.
+        names: by value, its name.
+        measured: by name, its measurement.
+    """
+    values = {v: n for v, n in names.items() if n in measured and graph.values[v].paintable}
+    return Assumptions({}, {v: measured[name] for v, name in values.items()}, values)
+
+
 HEADROOM = 4.0
 """The factor by which a value may exceed its measurement, since training continues after it."""
 

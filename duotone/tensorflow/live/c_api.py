@@ -112,9 +112,6 @@ class Api:
     def register(self, initialize: Any) -> None:
         """Registers a plug-in by TensorFlow's own function, whose name is not public.
 
-        Args:
-            initialize: an :data:`Initialize`.
-
         Raises:
             TensorFlowError: this TensorFlow has no such function, or refuses the plug-in.
         """
@@ -125,23 +122,6 @@ class Api:
         function.restype, function.argtypes = _Status, [Initialize]
         if function(initialize).code not in _OK:
             raise self.misfit("it refuses the plug-in: another one may have its device type")
-
-    def load(self, library: Path) -> None:
-        """Registers the plug-in of a shared library by the public function.
-
-        Args:
-            library: a library that exports ``TF_InitGraph``.
-
-        Raises:
-            TensorFlowError: this TensorFlow refuses the plug-in.
-        """
-        self._library.TF_LoadPluggableDeviceLibrary.restype = c.c_void_p
-        status = self._library.TF_NewStatus()
-        self._library.TF_LoadPluggableDeviceLibrary(str(library).encode(), c.c_void_p(status))
-        code = self._library.TF_GetCode(c.c_void_p(status))
-        self._library.TF_DeleteStatus(c.c_void_p(status))
-        if code:
-            raise self.misfit("it refuses the plug-in")
 
     def preserved(self, item: int) -> list[str]:
         """Returns the names of the nodes that a graph must keep.

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from duotone.errors import ArgumentError, plural
 from duotone.tensorflow.figures import GraphFigures, figures_of
+from duotone.tensorflow.graph_view import table_of
 from duotone.tensorflow.live import switch
 from duotone.tensorflow.live.graphs import LARGEST_TEXT
 from duotone.tensorflow.live.unfuse import unfuse
@@ -62,10 +63,7 @@ class LiveComparison:
 
     def _totals(self) -> Table:
         one, other = self.before, self.after
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("")
-        for name in ("float32", "rewritten", "ratio"):
-            table.add_column(name, justify="right")
+        table = table_of("", right=("float32", "rewritten", "ratio"))
         for name in ("nodes", "half", "casts"):
             add_row(table, name, f"{getattr(one, name):,}", f"{getattr(other, name):,}", "")
         for name, field in (("bytes", "bytes"), ("bytes of casts", "cast_bytes")):
@@ -80,10 +78,7 @@ class LiveComparison:
         return table
 
     def _ops(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("op")
-        for name in ("bytes in float32", "rewritten"):
-            table.add_column(name, justify="right")
+        table = table_of("op", right=("bytes in float32", "rewritten"))
         for op, pair in list(self.changes.items())[:_MOST_OPS]:
             add_row(table, op, *(amount(size, "B") for size in pair))
         return table

@@ -102,12 +102,3 @@ def explain_last() -> LiveExplanation:
         return LiveExplanation(graphs)
     compiled = next((g.result.unsafe for g in reversed(graphs) if g.nodes == largest.nodes), {})
     return LiveExplanation(graphs, {**compiled, **find_unsafe(largest)})
-
-
-def disable_mixed_precision_graph_rewrite() -> None:
-    """Switches the rewrite of live graphs off: TensorFlow runs them in float32 again.
-
-    Wrapped optimizers keep scaling the loss. Functions with ``jit_compile=True`` that were traced
-    before stay as they are.
-    """
-    switch.disable()

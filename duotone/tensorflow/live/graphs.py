@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from duotone.policy.policy import Policy
-from duotone.tensorflow.calls import function_names, keep_calls, release
+from duotone.tensorflow.calls import keep_calls, release
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
 from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
 from duotone.tensorflow.preparation import PLACEHOLDERS
-from duotone.tensorflow.protos import BOOL, STRING, GraphDef, new_graph
+from duotone.tensorflow.protos import BOOL, STRING, GraphDef, library_of, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
 
 _DONE = "_duotone_done"
@@ -64,8 +64,7 @@ class LiveGraph:
     @property
     def half(self) -> int:
         """The number of nodes with a half type."""
-        precisions = self.result.painting.values()
-        return sum(any(p != "f32" for p in types.values()) for types in precisions)
+        return self.result.half_nodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +103,8 @@ def rewrite_live(
     """
     start = time.perf_counter()
     graph = new_graph.FromString(data)
-    if _is_rewritten(graph) or _is_of_dataset(graph, preserved):
+    is_rewritten = any(_DONE in node.attr for node in graph.node)
+    if is_rewritten or _is_of_dataset(graph, preserved):
         return None
     count = len(graph.node)
     result = _rewrite(graph, preserved, settings)
@@ -113,14 +113,10 @@ def rewrite_live(
 
 
 def find_unsafe(kept: KeptGraph) -> Mapping[str, str]:
-    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons.
-
-    Args:
-        kept: a graph that Grappler passed. It is rewritten again, since the first call of a step is
-            not to wait for this.
-    """
+    """Returns the half nodes that duotone's safety rules would keep float32, with the reasons."""
     if kept.function or not kept.texts or kept.settings.painter == "duotone":
         return {}
+    # Rewritten again, since the first call of a step is not to wait for this.
     graph = new_graph.FromString(kept.texts[0])
     return _rewrite(graph, kept.preserved, kept.settings, checked=True).unsafe
 
@@ -133,7 +129,9 @@ def _rewrite(
     names = {node.name for node in graph.node}
     kept = {name for name in preserved if name in names}
     kept |= {node.name for node in graph.node if node.op in PLACEHOLDERS}
-    placed = _without_devices(graph) if settings.any_device else {}
+    placed = {node.name: node.device for node in graph.node} if settings.any_device else {}
+    for node in graph.node if placed else ():
+        node.device = ""
     result = rewrite_nodes(
         graph,
         kept,
@@ -142,43 +140,30 @@ def _rewrite(
         policy=settings.policy,
         checked=checked,
     )
-    _mark(graph, result)
+    made = {cast.name for cast in result.casts}
+    for node in graph.node:
+        if node.name in made:
+            node.attr[_DONE].b = True
     _place(graph, placed)
     return result
 
 
 def rewrite_traced(graph: GraphDef, name: str, settings: LiveSettings) -> LiveGraph:
-    """Rewrites a graph's functions in place: those that XLA compiles.
-
-    Args:
-        graph: it calls the function, and its library has all functions that this one calls.
-        name: of the function.
-        settings: how to rewrite.
-
-    Returns:
-        The record of the function.
-    """
+    """Rewrites a graph's functions in place: those that XLA compiles."""
     start = time.perf_counter()
     fetched = [node.name for node in graph.node if node.op not in PLACEHOLDERS]
     done = rewrite_unlowered(graph, fetched, settings, compiled=True)
     graph.CopyFrom(done.graph_def)
     result = done.functions[name]
-    nodes = next(len(f.node_def) for f in graph.library.function if f.signature.name == name)
-    return LiveGraph(nodes - len(result.casts), result, time.perf_counter() - start)
+    count = len(library_of(graph)[name].node_def) - len(result.casts)
+    return LiveGraph(count, result, time.perf_counter() - start)
 
 
 def rewrite_unlowered(
     graph: GraphDef, fetched: Sequence[str], settings: LiveSettings, *, compiled: bool
 ) -> RewriteResult:
-    """Rewrites a graph as Python traced it, with its functions and without lowering control flow.
-
-    Args:
-        graph: nodes that must keep their types are marked in it.
-        fetched: names of nodes that keep their types.
-        settings: how to rewrite.
-        compiled: whether XLA compiles it.
-    """
-    names, marks = function_names(graph), keep_calls(graph)
+    """Rewrites a graph as Python traced it: with functions, and control flow is not lowered."""
+    marks = keep_calls(graph)
     done = rewrite(
         graph,
         fetch=fetched,
@@ -187,33 +172,14 @@ def rewrite_unlowered(
         policy=settings.policy,
         compiled=compiled,
     )
-    release(done.graph_def, marks, names)
+    release(done.graph_def, marks)
     return done
-
-
-def _is_rewritten(graph: GraphDef) -> bool:
-    return any(_DONE in node.attr for node in graph.node)
-
-
-def _mark(graph: GraphDef, result: BodyResult) -> None:
-    made = {cast.name for cast in result.casts}
-    for node in graph.node:
-        if node.name in made:
-            node.attr[_DONE].b = True
 
 
 def _is_of_dataset(graph: GraphDef, preserved: Collection[str]) -> bool:
     """Returns True for a function of ``tf.data``: all its arguments are nodes to keep."""
     arguments = [node.name for node in graph.node if node.op == "_Arg"]
     return bool(arguments) and set(arguments) <= set(preserved)
-
-
-def _without_devices(graph: GraphDef) -> dict[str, str]:
-    """Removes the devices of all nodes; returns them by node."""
-    placed = {node.name: node.device for node in graph.node}
-    for node in graph.node:
-        node.device = ""
-    return placed
 
 
 def _place(graph: GraphDef, placed: dict[str, str]) -> None:

@@ -9,13 +9,21 @@ lacks.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from duotone.tensorflow.functions import called_functions
-from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
+from duotone.tensorflow.checks import called_functions
+from duotone.tensorflow.protos import (
+    FunctionDef,
+    GraphDef,
+    bodies_of,
+    functions_named,
+    new_graph,
+)
 
 Rewrite = Callable[[GraphDef, str], Any]
 """Rewrites a graph and its functions in place; returns ``None`` if they stay as they are."""
@@ -55,20 +63,13 @@ def install(rewrite: Rewrite) -> None:
     """Rewrites every function with ``jit_compile=True`` that is traced from now on.
 
     Later calls do nothing. A TensorFlow that lacks a private name is left alone.
-
-    Args:
-        rewrite: rewrites the graph that calls a function.
     """
     with _lock:
         if _installed or missing():
             return
-        callbacks = importlib.import_module(_TRANSFORM).CONCRETE_FUNCTION_CALLBACKS
-
-        def traced(function: Any) -> None:
-            _replace(function, rewrite)
-
+        traced = functools.partial(_replace, rewrite=rewrite)
         _installed.append(traced)
-        callbacks.append(traced)
+        importlib.import_module(_TRANSFORM).CONCRETE_FUNCTION_CALLBACKS.append(traced)
 
 
 def _replace(function: Any, rewrite: Rewrite) -> None:
@@ -102,15 +103,14 @@ def _called(context: Any, definition: FunctionDef) -> Iterator[FunctionDef]:
                 yield found
 
 
-class _Known(dict[str, Any]):
+@dataclasses.dataclass(frozen=True)
+class _Known:
     """The functions of an eager context, as a library."""
 
-    def __init__(self, context: Any) -> None:
-        super().__init__()
-        self._context = context
+    context: Any
 
     def __contains__(self, name: object) -> bool:
-        return bool(name) and self._context.has_function(name)
+        return bool(name) and self.context.has_function(name)
 
 
 def _calling(definition: FunctionDef, called: list[FunctionDef]) -> GraphDef:
@@ -144,22 +144,13 @@ def add_functions(graph: GraphDef, suffix: str = _SUFFIX, kept: str = "") -> Non
         for function in graph.library.function
         if function.signature.name != kept
     }
-    _rename_calls(graph.node, renamed)
+    for node in (node for _, nodes in bodies_of(graph) for node in nodes):
+        node.op = renamed.get(node.op, node.op)
+        for called in functions_named(node):
+            called.name = renamed.get(called.name, called.name)
     for function in graph.library.function:
-        _rename_calls(function.node_def, renamed)
         own = function.signature.name
         function.signature.name = renamed.get(own, own)
         if context.has_function(function.signature.name):
             context.remove_function(function.signature.name)
         context.add_function_def(message.FromString(function.SerializeToString()))
-
-
-def _rename_calls(nodes: Iterable[NodeDef], renamed: dict[str, str]) -> None:
-    for node in nodes:
-        node.op = renamed.get(node.op, node.op)
-        for value in node.attr.values():
-            called = [value.func] if value.HasField("func") else []
-            if value.HasField("list"):
-                called += value.list.func
-            for one in called:
-                one.name = renamed.get(one.name, one.name)

@@ -15,22 +15,13 @@ logger = logging.getLogger("duotone")
 
 
 def warn_of_options(tf: Any) -> None:
-    """Warns if the options of ``tf.function`` and of Sessions without a config disable plug-ins.
-
-    Args:
-        tf: the module ``tensorflow``.
-    """
+    """Warns if the options of ``tf.function`` and of Sessions without a config disable plug-ins."""
     if tf.config.optimizer.get_experimental_options().get(_DISABLED):
         _warn("the graphs of this process", f"tf.config.optimizer sets {_DISABLED}=True")
 
 
 def watch_sessions(tf: Any, is_enabled: Callable[[], bool]) -> None:
-    """Warns of each Session whose config disables plug-ins. Later calls do nothing.
-
-    Args:
-        tf: the module ``tensorflow``.
-        is_enabled: whether graphs are rewritten.
-    """
+    """Warns of each Session whose config disables plug-ins. Later calls do nothing."""
     for kind in (tf.compat.v1.Session, tf.compat.v1.InteractiveSession):
         if not hasattr(kind.__init__, _HOOK):
             kind.__init__ = _watched(kind.__init__, is_enabled)

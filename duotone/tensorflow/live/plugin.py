@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from duotone.errors import TensorFlowError
@@ -28,12 +24,6 @@ Callback = Callable[[bytes, Sequence[str]], bytes | None]
 DEVICE_TYPES = ("CPU", "GPU")
 _PATIENCE = 5.0
 """The seconds that a copy of the process may take to register."""
-_HOOK = """typedef void (*initialize)(void*, void*);
-initialize duotone_initialize;
-void TF_InitGraph(void* parameters, void* status) {
-  if (duotone_initialize) duotone_initialize(parameters, status);
-}
-"""
 _lock = threading.Lock()
 _alive: list[Any] = []
 """The objects that TensorFlow may read at any time: they must never be freed."""
@@ -76,7 +66,7 @@ def _is_taken(api: c_api.Api, optimize: Any) -> bool:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             for device_type in DEVICE_TYPES:
-                _register(api, device_type.encode(), optimize, compiles=False)
+                _register(api, device_type.encode(), optimize)
         finally:
             os._exit(0)
     end = time.monotonic() + _PATIENCE
@@ -107,7 +97,7 @@ def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseExceptio
     return c_api.Optimize(optimize)
 
 
-def _register(api: c_api.Api, device_type: bytes, optimize: Any, *, compiles: bool = True) -> None:
+def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
     problems: list[TensorFlowError] = []
 
     def initialize(registration: Any, status: int) -> None:
@@ -128,36 +118,9 @@ def _register(api: c_api.Api, device_type: bytes, optimize: Any, *, compiles: bo
     function = c_api.Initialize(initialize)
     _alive.extend((device_type, function))
     try:
-        try:
-            api.register(function)
-        except TensorFlowError:
-            if compiles:
-                _register_by_library(api, function)
+        api.register(function)
     except TensorFlowError as error:
         problems.append(error)
     if problems:
         _failed.extend(problems)
         raise problems[0]
-
-
-def _register_by_library(api: c_api.Api, function: Any) -> None:
-    """Registers by the public function, which takes a compiled file: the fallback.
-
-    Raises:
-        TensorFlowError: there is no C compiler, it fails, or TensorFlow refuses the plug-in.
-    """
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise api.misfit("it does not export InitGraphPlugin, and there is no C compiler `cc`")
-    folder = Path(tempfile.mkdtemp(prefix="duotone-"))
-    source, library = folder / "hook.c", folder / f"hook{len(_alive)}.so"
-    source.write_text(_HOOK, encoding="utf-8")
-    done = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", library, source], capture_output=True, check=False
-    )
-    if done.returncode:
-        raise api.misfit(f"{compiler} cannot compile a plug-in: {done.stderr.decode()}")
-    hook = c.CDLL(str(library))
-    _alive.append(hook)
-    c.c_void_p.in_dll(hook, "duotone_initialize").value = c.cast(function, c.c_void_p).value
-    api.load(library)

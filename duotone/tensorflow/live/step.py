@@ -24,7 +24,7 @@ from duotone.measuring.libraries import library
 from duotone.tensorflow.live import switch
 from duotone.tensorflow.live.graphs import LiveSettings, rewrite_unlowered
 from duotone.tensorflow.live.jit import MUST_COMPILE, add_functions
-from duotone.tensorflow.protos import GraphDef, new_graph
+from duotone.tensorflow.protos import GraphDef, bodies_of, new_graph
 from duotone.tensorflow.running import Loaded, without_arrays
 
 _SUFFIX = "_duotone_compared"
@@ -86,11 +86,7 @@ def compare_step(step: Any, *args: Any) -> Difference:
 
 
 def _settings_for(step: Any) -> LiveSettings:
-    """Returns how graphs are rewritten.
-
-    Raises:
-        ArgumentError: they are not, or ``step`` is not a ``tf.function``.
-    """
+    """Returns how graphs are rewritten."""
     settings = switch.settings()
     if settings is None:
         raise ArgumentError(
@@ -106,11 +102,7 @@ def _settings_for(step: Any) -> LiveSettings:
 
 
 def _given(tf: Any, traced: Any, args: Sequence[Any]) -> list[Any]:
-    """Returns the tensors that a call of a traced function reads: arguments, then captures.
-
-    Raises:
-        ArgumentError: an argument is something other than a tensor or array.
-    """
+    """Returns the tensors that a call of a traced function reads: arguments, then captures."""
     arrays = [one for one in tf.nest.flatten(args) if isinstance(one, np.ndarray | tf.Tensor)]
     inputs, captured = traced.graph.inputs, list(traced.captured_inputs)
     if len(arrays) + len(captured) != len(inputs):
@@ -124,8 +116,7 @@ def _given(tf: Any, traced: Any, args: Sequence[Any]) -> list[Any]:
 
 def _seeded(graph: GraphDef) -> GraphDef:
     """Gives random ops without a seed one, so that two runs draw the same numbers."""
-    bodies = (graph.node, *(function.node_def for function in graph.library.function))
-    for number, node in enumerate(node for body in bodies for node in body):
+    for number, node in enumerate(node for _, nodes in bodies_of(graph) for node in nodes):
         if "seed" in node.attr and "seed2" in node.attr:
             node.attr["seed"].i = node.attr["seed"].i or _SEED
             node.attr["seed2"].i = node.attr["seed2"].i or number

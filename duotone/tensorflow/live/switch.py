@@ -56,9 +56,6 @@ _state = _State()
 def enable(settings: LiveSettings) -> None:
     """Switches the rewrite on, for all graphs that TensorFlow optimizes from now on.
 
-    Args:
-        settings: how graphs are rewritten.
-
     Raises:
         MissingExtraError: TensorFlow is not installed.
         TensorFlowError: this TensorFlow does not call the plug-in.
@@ -102,7 +99,11 @@ def _warn_of_device(tf: Any, settings: LiveSettings) -> None:
 
 
 def disable() -> None:
-    """Switches the rewrite off; graphs are optimized again and run in float32."""
+    """Switches the rewrite of live graphs off: TensorFlow runs them in float32 again.
+
+    Wrapped optimizers keep scaling the loss. Functions with ``jit_compile=True`` that were traced
+    before stay as they are.
+    """
     with _state.lock:
         was_on, _state.settings = _state.settings is not None, None
     if was_on:
@@ -156,11 +157,7 @@ def _renew(tf: Any) -> None:
 
 
 def _check(tf: Any) -> None:
-    """Runs a small graph.
-
-    Raises:
-        TensorFlowError: the plug-in was not called.
-    """
+    """Runs a small graph."""
     _state.seen.clear()
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
@@ -208,6 +205,7 @@ def _rewritten_trace(graph: GraphDef, name: str) -> LiveGraph | None:
 
 
 def _remember(done: LiveGraph, graph: KeptGraph) -> None:
+    """Keeps the record of a graph and the largest graph; logs one line about the first rewrite."""
     if not done.half:
         return
     if max(map(len, graph.texts)) > LARGEST_TEXT:
@@ -216,19 +214,12 @@ def _remember(done: LiveGraph, graph: KeptGraph) -> None:
         _state.graphs.append(done)
         if _state.largest is None or done.nodes >= _state.largest.nodes:
             _state.largest = graph
-    _say(done, graph.settings)
-
-
-def _report(error: BaseException) -> None:
-    logger.error("duotone could not rewrite a graph of TensorFlow: %s", error, exc_info=error)
-
-
-def _say(done: LiveGraph, settings: LiveSettings) -> None:
-    """Logs one line about the first rewrite."""
+    painter = graph.settings.painter
+    unsafe = f", and which nodes the painter {painter!r} makes half against a safety rule"
     line = (
-        f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {settings.dtype}, "
-        f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. "
-        f"duotone.tensorflow.explain_last() shows all graphs{_unsafe_words(settings)}."
+        f"rewrote a graph of {plural(done.nodes, 'node')}: {done.half} in {graph.settings.dtype}, "
+        f"{plural(len(done.result.casts), 'cast')}, in {done.seconds:.2f} s. duotone.tensorflow."
+        f"explain_last() shows all graphs{'' if painter == 'duotone' else unsafe}."
     )
     with _state.lock:
         said, _state.line = bool(_state.line), _state.line or line
@@ -236,11 +227,8 @@ def _say(done: LiveGraph, settings: LiveSettings) -> None:
         logger.info("%s", line)
 
 
-def _unsafe_words(settings: LiveSettings) -> str:
-    """Returns words about half nodes of another painter that duotone's rules keep float32."""
-    if settings.painter == "duotone":
-        return ""
-    return f", and which nodes the painter {settings.painter!r} makes half against a safety rule"
+def _report(error: BaseException) -> None:
+    logger.error("duotone could not rewrite a graph of TensorFlow: %s", error, exc_info=error)
 
 
 def first_line() -> str:

@@ -25,14 +25,7 @@ _ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu", "Tanh", "Sigmoid", "LeakyRelu"
 
 
 def unfuse(graph: GraphDef) -> int:
-    """Takes fused operations apart.
-
-    Args:
-        graph: it is changed; the last operation of each has the name of the fused one.
-
-    Returns:
-        The number of operations that were taken apart.
-    """
+    """Takes fused operations apart and returns their number; the last part of each has its name."""
     fused = [node for node in graph.node if node.op in _BASES and _is_known(node)]
     by_name = {node.name: node for node in graph.node} if fused else {}
     biases = [_has_vector(node, by_name) for node in fused]

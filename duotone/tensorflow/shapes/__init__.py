@@ -1,7 +1,6 @@
 """Shapes: how large each value of a GraphDef is, as far as its constants and attributes say.
 
-``find`` walks a graph; the rules are grouped by family in ``algebra``, ``arrays``, ``lists`` and
-``networks``.
+``find`` walks a graph; the rules are grouped by family in ``algebra``, ``arrays`` and ``networks``.
 """
 
 from duotone.tensorflow.shapes.find import Shapes

@@ -1,7 +1,7 @@
 """Algebra: shapes of element-wise ops, products, reductions, sources and control flow.
 
 A rule takes an :class:`Operation` and returns a shape per output. One that lacks what it needs
-returns None for it, or fails with IndexError, TypeError or ValueError, which means the same.
+returns None for it, or fails with LookupError, TypeError or ValueError, which means the same.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ def matmul(operation: Operation) -> Sequence[Shape]:
 
 def batch_matmul(operation: Operation) -> Sequence[Shape]:
     """Infers a BatchMatMul, with broadcast batch dimensions."""
-    left, right = operation.shape(0), operation.shape(1)
-    if left is None or right is None:
-        return [None]
+    left, right = operation.known(0), operation.known(1)
     batch = broadcast_shapes(left[:-2], right[:-2])
     rows = left[-1 if operation.boolean("adj_x") else -2]
     columns = right[-2 if operation.boolean("adj_y") else -1]
@@ -106,9 +104,8 @@ def einsum(operation: Operation) -> Sequence[Shape]:
     inputs, _, output = operation.text("equation").replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     dots: Shape = ()
-    for labels, shape in zip(inputs.split(","), operation.shapes, strict=True):
-        if shape is None:
-            return [None]
+    for slot, labels in enumerate(inputs.split(",")):
+        shape = operation.known(slot)
         before, ellipsis, after = labels.partition("...")
         middle = len(shape) - len(before) - len(after)
         if ellipsis:
@@ -124,8 +121,8 @@ def einsum(operation: Operation) -> Sequence[Shape]:
 
 def reduction(operation: Operation) -> Sequence[Shape]:
     """Infers reductions over the axes that the second input names."""
-    shape, axes = operation.shape(0), operation.value(1)
-    if shape is None or axes is None or None in axes:
+    shape, axes = operation.known(0), operation.numbers(1)
+    if None in axes:
         return [None]
     removed = {axis % len(shape) for axis in axes if axis is not None} if shape else set()
     if operation.boolean("keep_dims"):
@@ -135,10 +132,9 @@ def reduction(operation: Operation) -> Sequence[Shape]:
 
 def arg_reduction(operation: Operation) -> Sequence[Shape]:
     """ArgMax and ArgMin remove one axis."""
-    shape, axis = operation.shape(0), operation.value(1)
-    if shape is None or not axis or axis[0] is None:
-        return [None]
-    return [tuple(d for i, d in enumerate(shape) if i != axis[0] % len(shape))]
+    shape = operation.known(0)
+    axis = operation.axis(1, len(shape))
+    return [(*shape[:axis], *shape[axis + 1 :])]
 
 
 def shape_vector(operation: Operation) -> Sequence[Shape]:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from duotone.tensorflow.protos import NodeDef
 from duotone.tensorflow.shapes.algebra import ALGEBRA
 from duotone.tensorflow.shapes.arrays import ARRAYS
-from duotone.tensorflow.shapes.lists import LISTS
 from duotone.tensorflow.shapes.networks import NETWORKS
 from duotone.tensorflow.shapes.operation import (
     Numbers,
@@ -35,7 +34,7 @@ from duotone.tensorflow.units import Units, split_input
 GUESSED_DIMENSION = 32
 """The size that a guess takes for an unknown dimension, mostly the batch."""
 
-SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **LISTS, **NETWORKS}
+SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 """The shape rule of each op that has one."""
 
 
@@ -80,16 +79,7 @@ class Shapes:
 
 
 def shape_of_port(text: str, by_name: Mapping[str, NodeDef], depth: int = 8) -> Shape:
-    """Returns the shape of one value, found from the nodes before it alone.
-
-    Args:
-        text: the port, as inputs of nodes name it: ``"name"`` or ``"name:1"``.
-        by_name: the nodes of the graph.
-        depth: how many nodes in a row are looked at.
-
-    Returns:
-        Its shape; None where it is not known.
-    """
+    """Returns the shape of one value, found from the nodes before it alone."""
     name, port = split_input(text)
     node = by_name.get(name)
     if node is None or not depth:

@@ -1,13 +1,13 @@
 """Networks: shapes of convolutions, pooling, normalisation, losses and recurrent cells.
 
-A rule takes an :class:`Operation` and returns a shape per output. One that lacks what it needs
-returns None for it, or fails with IndexError, TypeError or ValueError, which means the same.
+``algebra`` says how rules work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from duotone.tensorflow.shapes.algebra import broadcast_to, from_value, same, same_as_second
 from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule
 
 
@@ -40,16 +40,10 @@ def _window(
 
 
 def convolution(operation: Operation) -> Sequence[Shape]:
-    """Infers Conv2D and Conv3D, whose filters end in input channels, output channels."""
-    return _convolved(operation, depthwise=False)
+    """Infers a convolution, whose filters end in input channels and output channels.
 
-
-def depthwise_convolution(operation: Operation) -> Sequence[Shape]:
-    """Infers DepthwiseConv2dNative, whose filters end in channels, multiplier."""
-    return _convolved(operation, depthwise=True)
-
-
-def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
+    The filters of a depthwise one end in channels and a multiplier.
+    """
     shape, filters = operation.shape(0), operation.shape(1)
     if shape is None:
         return [(None,) * len(operation.integers("strides"))]
@@ -62,7 +56,7 @@ def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
         reach = None if size is None else (size - 1) * dilation + 1
         result[axis] = _window(operation, shape[axis], axis, reach, strides)
     inputs, outputs = filters[-2:]
-    if depthwise:
+    if operation.node.op.startswith("Depthwise"):
         outputs = None if inputs is None or outputs is None else inputs * outputs
     result[_channel_axis(operation, len(shape))] = outputs
     return [tuple(result)]
@@ -73,9 +67,7 @@ def input_gradient(operation: Operation) -> Sequence[Shape]:
     sizes = operation.value(0)
     if sizes is not None:
         return [sizes]
-    gradient, filters = operation.shape(2), operation.shape(1)
-    if gradient is None or filters is None:
-        return [None]
+    gradient, filters = operation.known(2), operation.known(1)
     result: list[int | None] = list(gradient)
     strides = operation.integers("strides")
     for axis in _spatial_axes(operation, len(gradient)):
@@ -85,16 +77,9 @@ def input_gradient(operation: Operation) -> Sequence[Shape]:
     return [tuple(result)]
 
 
-def filter_gradient(operation: Operation) -> Sequence[Shape]:
-    """Infers Conv*BackpropFilter: the second input is the size of the filter."""
-    return [operation.value(1)]
-
-
 def pooling(operation: Operation) -> Sequence[Shape]:
     """Infers a pooling, whose attributes have the window."""
-    shape = operation.shape(0)
-    if shape is None:
-        return [None]
+    shape = operation.known(0)
     result = list(shape)
     window, strides = operation.integers("ksize"), operation.integers("strides")
     for axis in range(1, len(shape)):
@@ -102,27 +87,15 @@ def pooling(operation: Operation) -> Sequence[Shape]:
     return [tuple(result)] * operation.outputs
 
 
-def pooling_gradient(operation: Operation) -> Sequence[Shape]:
-    """Returns the gradients that take the pooled input first."""
-    return [operation.shape(0)]
-
-
-def average_gradient(operation: Operation) -> Sequence[Shape]:
-    """Infers AvgPoolGrad: the first input is the size."""
-    return [operation.value(0)]
-
-
 def bias_gradient(operation: Operation) -> Sequence[Shape]:
     """Infers BiasAddGrad: one number per channel."""
-    shape = operation.shape(0)
-    return [None if shape is None else (shape[_channel_axis(operation, len(shape))],)]
+    shape = operation.known(0)
+    return [(shape[_channel_axis(operation, len(shape))],)]
 
 
 def normalisation(operation: Operation) -> Sequence[Shape]:
     """Infers FusedBatchNorm and its gradients: an activation, then a vector per output."""
-    shape = operation.shape(0)
-    if shape is None:
-        return [None]
+    shape = operation.known(0)
     vector = (shape[_channel_axis(operation, len(shape))],)
     return [shape, *[vector] * (operation.outputs - 1)]
 
@@ -134,22 +107,17 @@ def normalisation_gradient(operation: Operation) -> Sequence[Shape]:
 
 def biased(operation: Operation) -> Sequence[Shape]:
     """Infers BiasAdd: the bias has one element per channel."""
-    shape, bias = operation.shape(0), operation.shape(1)
-    if shape is None or bias is None:
+    shape, bias = operation.known(0), operation.shape(1)
+    if bias is None:
         return [shape]
     axis = _channel_axis(operation, len(shape))
     return [tuple(bias[0] if i == axis and d is None else d for i, d in enumerate(shape))]
 
 
-def like_second(operation: Operation) -> Sequence[Shape]:
-    """Returns the gradients that take what was resized second."""
-    return [operation.shape(1)]
-
-
 def loss(operation: Operation) -> Sequence[Shape]:
     """Infers softmax cross entropy: a loss per example and the gradient of the logits."""
-    shape = operation.shape(0)
-    return [None, None] if shape is None else [shape[:1], shape]
+    shape = operation.known(0)
+    return [shape[:1], shape]
 
 
 def to_scalar(operation: Operation) -> Sequence[Shape]:
@@ -159,17 +127,13 @@ def to_scalar(operation: Operation) -> Sequence[Shape]:
 
 def top_k(operation: Operation) -> Sequence[Shape]:
     """Infers TopKV2: values and their indices."""
-    shape, count = operation.shape(0), operation.value(1)
-    if shape is None:
-        return [None, None]
+    shape, count = operation.known(0), operation.value(1)
     return [(*shape[:-1], count[0] if count else None)] * 2
 
 
 def resize(operation: Operation) -> Sequence[Shape]:
     """Infers the resizing of images to a constant size."""
-    shape, size = operation.shape(0), operation.value(1)
-    if shape is None:
-        return [None]
+    shape, size = operation.known(0), operation.value(1)
     height, width = size or (None, None)
     return [(shape[0], height, width, shape[3])]
 
@@ -181,27 +145,23 @@ def block_cell(operation: Operation) -> Sequence[Shape]:
 
 def block_sequence(operation: Operation) -> Sequence[Shape]:
     """Infers BlockLSTM from time, batch and the size of the state."""
-    steps, state = operation.shape(1), operation.shape(2)
-    if steps is None or state is None:
-        return [None]
-    return [(steps[0], *state)] * operation.outputs
+    return [(operation.known(1)[0], *operation.known(2))] * operation.outputs
 
 
 _FAMILIES: dict[ShapeRule, str] = {
-    convolution: "Conv2D Conv3D",
-    depthwise_convolution: "DepthwiseConv2dNative",
+    convolution: "Conv2D Conv3D DepthwiseConv2dNative",
     input_gradient: """Conv2DBackpropInput Conv3DBackpropInputV2
         DepthwiseConv2dNativeBackpropInput""",
-    filter_gradient: """Conv2DBackpropFilter Conv3DBackpropFilterV2
+    broadcast_to: """Conv2DBackpropFilter Conv3DBackpropFilterV2
         DepthwiseConv2dNativeBackpropFilter""",
     pooling: "AvgPool AvgPool3D MaxPool MaxPool3D",
-    pooling_gradient: "MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolGradV2",
-    average_gradient: "AvgPoolGrad AvgPool3DGrad",
+    same: "MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolGradV2",
+    from_value: "AvgPoolGrad AvgPool3DGrad",
     bias_gradient: "BiasAddGrad",
     normalisation: "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3",
     normalisation_gradient: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
     biased: "BiasAdd BiasAddV1",
-    like_second: "ResizeBilinearGrad ResizeBicubicGrad",
+    same_as_second: "ResizeBilinearGrad ResizeBicubicGrad",
     loss: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     to_scalar: "L2Loss Rank Size",
     top_k: "TopKV2",

@@ -40,6 +40,28 @@ class Operation:
         """Returns the value of an input."""
         return self.values[slot] if slot < len(self.values) else None
 
+    def known(self, slot: int) -> tuple[int | None, ...]:
+        """Returns the shape of an input.
+
+        Raises:
+            LookupError: it is not known, which also ends the rule that asks.
+        """
+        if (shape := self.shape(slot)) is None:
+            raise LookupError
+        return shape
+
+    def numbers(self, slot: int) -> tuple[int | None, ...]:
+        """Returns the value of an input; raises as :meth:`known` does."""
+        if (value := self.value(slot)) is None:
+            raise LookupError
+        return value
+
+    def axis(self, slot: int, rank: int) -> int:
+        """Returns the axis that an input names, from 0 on; raises as :meth:`known` does."""
+        if (axis := self.numbers(slot)[0]) is None:
+            raise LookupError
+        return axis % rank
+
     def integer(self, name: str, default: int = 0) -> int:
         """Returns an integer attribute."""
         return self.node.attr[name].i if name in self.node.attr else default
@@ -56,9 +78,9 @@ class Operation:
         """Returns an attribute that lists integers; empty if it is absent."""
         return list(self.node.attr[name].list.i) if name in self.node.attr else []
 
-    def attribute_shape(self, name: str = "shape") -> Shape:
-        """Returns an attribute with a shape."""
-        return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
+    def attribute_shape(self) -> Shape:
+        """Returns the attribute ``shape``."""
+        return shape_of_proto(self.node.attr["shape"].shape) if "shape" in self.node.attr else None
 
 
 ShapeRule = Callable[[Operation], Sequence[Shape]]

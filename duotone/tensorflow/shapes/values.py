@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 
@@ -66,10 +67,7 @@ def _product(operation: Operation) -> Numbers:
     given = operation.value(0)
     if given is None or None in given:
         return None
-    total = 1
-    for number in given:
-        total *= number or 0
-    return (total,)
+    return (math.prod(number or 0 for number in given),)
 
 
 def _each_shape(operation: Operation) -> Sequence[Numbers]:
