@@ -6,7 +6,7 @@ progress and prints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,61 +77,20 @@ def is_model(path: str | Path) -> bool:
     return str(path).endswith(".onnx")
 
 
-def check_options(path: Path, given: Mapping[str, object], foreign: Collection[str]) -> None:
+def check_options(path: Path, given: Mapping[str, object], foreign: str) -> None:
     """Raises if the user gave options that have no meaning for a file.
 
     Args:
         path: the file.
         given: options and their values; ``None``, false and empty ones were not given.
-        foreign: the kinds of graphs that the options are for, in words.
+        foreign: what the options are for, in words.
 
     Raises:
         ArgumentError: the user gave an option.
     """
     for option, value in given.items():
         if value not in (None, False, "", [], ()):
-            kinds = " and ".join(foreign)
-            raise ArgumentError(f"{option} is for {kinds}, and {path} is not one: leave it out.")
-
-
-def rewrite_model(
-    console: Console,
-    model: Path,
-    out: Path | None,
-    *,
-    dtype: str,
-    painter: str | None,
-    keep_io: bool,
-    keep_full: list[str] | None,
-    calibration: Path | None,
-    provider: str | None,
-    fold_inputs: bool = False,
-    opset: int | None = None,
-    overwrite: bool = False,
-) -> Rewritten:
-    """Rewrites a model and shows the current stage; takes the options of the command line."""
-    from rich.markup import escape
-
-    from duotone import onnx
-
-    def line(stage: str) -> str:
-        return escape(f"{stage} {out if stage == 'writing' else model}")
-
-    with console.status(line("reading")) as status:
-        return onnx.rewrite(
-            model,
-            out,
-            dtype=dtype,
-            painter=painter,
-            keep_io=keep_io,
-            keep_full=keep_full or (),
-            calibration=calibration,
-            provider=provider,
-            fold_inputs=fold_inputs,
-            opset=opset,
-            overwrite=overwrite,
-            on_stage=lambda stage: status.update(line(stage)),
-        )
+            raise ArgumentError(f"{option} is for {foreign}, and {path} is not one: leave it out.")
 
 
 def say_rewritten(console: Console, model: Path, done: Rewritten) -> None:
