@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duotone.cli.output import JsonOption, show
+from duotone.cli.output import JsonOption, progress, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import ChosenHalfOption, ProgramArgument, load, settings
 
@@ -33,8 +33,7 @@ def blame(
     json: JsonOption = None,
 ) -> None:
     """Run a step once in half and float32; name the first operation that only half breaks."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn
 
     from duotone.blaming.blame import look
     from duotone.blaming.blame_view import BlameView
@@ -43,18 +42,11 @@ def blame(
     if shapes is not None:
         arguments = _filled(arguments)
     asked = settings(dtype, policy_file)
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with progress:
-        bar = progress.add_task("tracing", total=None)
+    with progress(SpinnerColumn(), TextColumn("{task.description}")) as shown:
+        bar = shown.add_task("tracing", total=None)
 
         def report(stage: str) -> None:
-            progress.update(bar, description=stage if stage == "tracing" else f"compiling: {stage}")
+            shown.update(bar, description=stage if stage == "tracing" else f"compiling: {stage}")
 
         found = look(function, arguments, {}, asked["dtype"], asked["policy"], report)
     show(BlameView(found, rows), json, found.to_json)

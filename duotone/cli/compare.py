@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from duotone.cli import onnx_models as onnx
-from duotone.cli.output import STANDARD_OUTPUT, JsonOption, show
+from duotone.cli.output import STANDARD_OUTPUT, JsonOption, progress, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
@@ -90,16 +90,15 @@ def compare(
     """
     if second is not None or _is_model(program):
         functions = {"--targets": targets, "--dtype": dtype, "--batch": batch}
-        onnx.check_options(Path(program), functions, ["JAX functions"])
+        onnx.check_options(Path(program), functions, "JAX functions")
         if second is None:
             raise ArgumentError(f"compare {program} with another model: compare a.onnx b.onnx")
         _compare_models(program, second, data, shapes, json)
         return
-    onnx.check_options(Path(program), {"--data": data}, ["models"])
+    onnx.check_options(Path(program), {"--data": data}, "models")
     if targets is None:
         raise ArgumentError("name devices to compare: --targets h100,a100")
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
     from duotone.comparing.compare import ComparisonPlan
 
@@ -110,21 +109,14 @@ def compare(
     plan = ComparisonPlan(
         function, arguments, {}, devices, asked["dtype"], asked["policy"], exact, positions
     )
-    progress = Progress(
-        TextColumn("{task.description:<20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with progress:
-        bar = progress.add_task("tracing", total=plan.count)
+    columns = TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn()
+    with progress(*columns) as shown:
+        bar = shown.add_task("tracing", total=plan.count)
         begun = 0
 
         def report(program: str) -> None:
             nonlocal begun
-            progress.update(bar, description=program, completed=begun)
+            shown.update(bar, description=program, completed=begun)
             begun += 1
 
         seen = plan.run(report)

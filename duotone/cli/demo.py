@@ -6,13 +6,12 @@ This file reads the options, shows progress and prints the table.
 
 from __future__ import annotations
 
-import enum
 import functools
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,19 +29,11 @@ _CPU_NOTE = (
 )
 
 
-class PrecisionChoice(enum.StrEnum):
-    """The values of ``--precision``."""
-
-    ALL = "all"
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
 def demo(
     precision: Annotated[
-        PrecisionChoice, typer.Option(help="The precision to train in; all compares the three.")
-    ] = PrecisionChoice.ALL,
+        Literal["all", "float32", "float16", "bfloat16"],
+        typer.Option(help="The precision to train in; all compares the three."),
+    ] = "all",
     epochs: Annotated[
         int, typer.Option(min=1, help="The number of passes over the training images.")
     ] = 15,
@@ -72,7 +63,7 @@ def demo(
             markup=False,
         )
     data = load_digits()
-    names = [p for p in Precision if precision.value in ("all", p.value)]
+    names = [p for p in Precision if precision in ("all", p.value)]
     trainers = [Trainer(name, epochs, data) for name in names]
     console.print(
         f"[bold]Handwritten digits[/bold]: {len(data.train_images)} training images, "

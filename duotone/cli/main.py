@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -50,8 +50,13 @@ _MAIN_EXAMPLES = """
   duotone rewrite model.onnx --out half.onnx
   duotone compare model.onnx half.onnx
 """
-
-_RUN_EXAMPLES = """
+_EXAMPLES: dict[Callable[..., None], str] = {
+    demo: """
+  duotone demo --precision float16      one, with a dynamic loss scale
+  duotone demo --epochs 5 --seeds 3     mean and spread over three seeds
+  duotone demo --out reports/mine       where the report goes
+""",
+    run_script: """
   duotone run train.py --epochs 3             --epochs is the script's
   duotone run --dtype float16 --loss-scale 1024 train.py
   duotone run --policy-file policy.toml --painter tensorflow train.py
@@ -59,9 +64,8 @@ _RUN_EXAMPLES = """
 [bold]A policy file[/bold]
   deny_add = ["tanh"]
   keep_full = ["*/attention/*"]
-"""
-
-_EXPLAIN_EXAMPLES = """
+""",
+    explain: """
   duotone explain train.py:example                  example() returns (step, *arguments)
   duotone explain model.py:apply --shapes 'f32[512,512] f32[32,512]'
   duotone explain train.py:example --target h100    for a device that is not here
@@ -69,9 +73,8 @@ _EXPLAIN_EXAMPLES = """
   duotone explain train.py:example --where '*/attention/*'
   duotone explain train.py:example --rule taint --rows 20
   duotone explain train.py:example --json seen.json
-"""
-
-_COMPARE_EXAMPLES = """
+""",
+    compare: """
   duotone compare train.py:example --targets h100,a100,v5e
   duotone compare model.py:apply --shapes 'f32[512,512] f32[32,512]' --targets t4
   duotone compare train.py:example --targets l40s --bound    without compiling
@@ -81,62 +84,48 @@ _COMPARE_EXAMPLES = """
   duotone compare model.onnx half.onnx --shapes 'x=1,3,320,640'
   duotone compare model.onnx half.onnx --data inputs.npz
   duotone compare saved_model/ saved_model_half/             runs in TensorFlow
-"""
-
-_BLAME_EXAMPLES = """
-  duotone blame train.py:example                    example() returns (step, *arguments)
-  duotone blame train.py:example --dtype float16 --rows 20
-  duotone blame model.py:apply --shapes 'f32[512,512] f32[32,512]'    random numbers
-  duotone blame train.py:example --json - | jq .first
-"""
-
-_ADVISE_EXAMPLES = """
+""",
+    advise: """
   duotone advise train.py:example                   example() returns (step, *arguments)
   duotone advise train.py:example --target a100     for a device that is not here
   duotone advise model.py:apply --shapes 'f32[512,512] f32[32,512]'
   duotone advise train.py:example --json found.json
-"""
-
-_REPORT_EXAMPLES = """
+""",
+    blame: """
+  duotone blame train.py:example                    example() returns (step, *arguments)
+  duotone blame train.py:example --dtype float16 --rows 20
+  duotone blame model.py:apply --shapes 'f32[512,512] f32[32,512]'    random numbers
+  duotone blame train.py:example --json - | jq .first
+""",
+    clusters: """
+  duotone clusters train.py:step --shapes 'f32[64,32]'
+  duotone clusters train.py:example --compile    compiles it twice: unchanged, and rolled
+""",
+    flags: """
+  XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      finds flags that would end the process
+  duotone flags --tf-xla='--tf_xla_auto_jit=2'         its meaning in JAX
+""",
+    profile: """
+  duotone profile train.py --epochs 3                  --epochs is the script's
+  duotone profile --out logs --iter-start 5 --iter-stop 20 train.py
+  duotone profile --key-node jit_step/fusion.3 train.py
+  duotone profile -m duotone run train.py              in mixed precision
+  duotone profile logs/plugins/profile/*/host.xplane.pb   read it again
+""",
+    report: """
   duotone report train.py:example                   example() returns (step, *arguments)
   duotone report train.py:example --target h100 --advise --compare h100,a100
   duotone report model.py:apply --shapes 'f32[512,512] f32[32,512]' --out apply.html
   duotone report train.py:example --history run.csv --force    replaces report.html
   duotone report train.py:example --blame           runs the step once, in half and in float32
   duotone report seen.json                          from explain --json, also of another machine
-"""
-
-_CLUSTERS_EXAMPLES = """
-  duotone clusters train.py:step --shapes 'f32[64,32]'
-  duotone clusters train.py:example --compile    compiles it twice: unchanged, and rolled
-"""
-
-_FLAGS_EXAMPLES = """
-  XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      finds flags that would end the process
-  duotone flags --tf-xla='--tf_xla_auto_jit=2'         its meaning in JAX
-"""
-
-_PROFILE_EXAMPLES = """
-  duotone profile train.py --epochs 3                  --epochs is the script's
-  duotone profile --out logs --iter-start 5 --iter-stop 20 train.py
-  duotone profile --key-node jit_step/fusion.3 train.py
-  duotone profile -m duotone run train.py              in mixed precision
-  duotone profile logs/plugins/profile/*/host.xplane.pb   read it again
-"""
-
-_DEMO_EXAMPLES = """
-  duotone demo --precision float16      one, with a dynamic loss scale
-  duotone demo --epochs 5 --seeds 3     mean and spread over three seeds
-  duotone demo --out reports/mine       where the report goes
-"""
-
-_EXPORT_EXAMPLES = """
+""",
+    export: """
   duotone export serve.py:example --out model            example() returns (fn, *arguments)
   duotone export serve.py:example --out model --target h100 --platforms cpu,cuda
   duotone export model.py:apply --shapes 'f32[512,10] f32[32,512]' --batch 1 --out model
-"""
-
-_REWRITE_EXAMPLES = """
+""",
+    rewrite: """
   duotone rewrite frozen.pb --out half.pb --fetch logits,probabilities
   duotone rewrite model/ --out model_half/     a SavedModel
   duotone rewrite graph.pbtxt --out g.pb --dtype bfloat16 --painter tensorflow
@@ -144,21 +133,21 @@ _REWRITE_EXAMPLES = """
   duotone rewrite graph.pb -o half.pb --force   replaces half.pb
   duotone rewrite model.onnx -o half.onnx      names what overflows on large inputs
   duotone rewrite model.onnx -o half.onnx --calibration data.npz   measures your data instead
-"""
-
-_VIEW_EXAMPLES = """
+""",
+    view: """
   duotone view frozen.pb --fetch logits              op by op, with the reasons
   duotone view model/ --nodes '*/dense/*'            node by node
   duotone view model/ --compare                      the casts of each painter
   duotone view frozen.pb --device t4                 for another GPU
   duotone view model/ --tensorboard logs             before and after, in TensorBoard
   duotone view explanation.json --tensorboard logs   a JAX program: explain(...).to_json()
-"""
-
-_VERSION_EXAMPLES = """
+""",
+    version: """
   duotone version     the versions that a bug report needs
   duotone --version   only that of duotone
-"""
+""",
+}
+"""The commands in the order of the help, each with its examples."""
 
 
 def _epilog(examples: str) -> str:
@@ -177,22 +166,8 @@ app = typer.Typer(
 )
 # Words after the script belong to the script, also options.
 _OF_SCRIPTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-for _command, _examples, _settings in (
-    (demo, _DEMO_EXAMPLES, None),
-    (run_script, _RUN_EXAMPLES, _OF_SCRIPTS),
-    (explain, _EXPLAIN_EXAMPLES, None),
-    (compare, _COMPARE_EXAMPLES, None),
-    (advise, _ADVISE_EXAMPLES, None),
-    (blame, _BLAME_EXAMPLES, None),
-    (clusters, _CLUSTERS_EXAMPLES, None),
-    (flags, _FLAGS_EXAMPLES, None),
-    (profile, _PROFILE_EXAMPLES, _OF_SCRIPTS),
-    (report, _REPORT_EXAMPLES, None),
-    (export, _EXPORT_EXAMPLES, None),
-    (rewrite, _REWRITE_EXAMPLES, None),
-    (view, _VIEW_EXAMPLES, None),
-    (version, _VERSION_EXAMPLES, None),
-):
+for _command, _examples in _EXAMPLES.items():
+    _settings = _OF_SCRIPTS if _command in (run_script, profile) else None
     app.command(epilog=_epilog(_examples), context_settings=_settings)(_command)
 
 

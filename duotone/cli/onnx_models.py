@@ -6,9 +6,9 @@ progress and prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from duotone.onnx.api import Rewritten
 
-Made = TypeVar("Made")
 KeepIoOption = Annotated[
     bool,
     typer.Option(
@@ -78,43 +77,20 @@ def is_model(path: str | Path) -> bool:
     return str(path).endswith(".onnx")
 
 
-def check_options(path: Path, given: Mapping[str, object], foreign: Collection[str]) -> None:
+def check_options(path: Path, given: Mapping[str, object], foreign: str) -> None:
     """Raises if the user gave options that have no meaning for a file.
 
     Args:
         path: the file.
         given: options and their values; ``None``, false and empty ones were not given.
-        foreign: the kinds of graphs that the options are for, in words.
+        foreign: what the options are for, in words.
 
     Raises:
         ArgumentError: the user gave an option.
     """
     for option, value in given.items():
         if value not in (None, False, "", [], ()):
-            kinds = " and ".join(foreign)
-            raise ArgumentError(f"{option} is for {kinds}, and {path} is not one: leave it out.")
-
-
-def show_stages(
-    console: Console, path: Path, out: Path | None, rewrite: Callable[..., Made], **options: Any
-) -> Made:
-    """Rewrites a file and shows the current stage; the options are those of ``rewrite``."""
-    from rich.markup import escape
-
-    def line(stage: str) -> str:
-        return escape(f"{stage} {out if stage == 'writing' else path}")
-
-    with console.status(line("reading")) as status:
-        return rewrite(path, out, on_stage=lambda stage: status.update(line(stage)), **options)
-
-
-def rewrite_model(
-    console: Console, model: Path, out: Path | None, keep_full: list[str] | None, **options: Any
-) -> Rewritten:
-    """Rewrites a model and shows the current stage; takes the options of the command line."""
-    from duotone import onnx
-
-    return show_stages(console, model, out, onnx.rewrite, keep_full=keep_full or (), **options)
+            raise ArgumentError(f"{option} is for {foreign}, and {path} is not one: leave it out.")
 
 
 def say_rewritten(console: Console, model: Path, done: Rewritten) -> None:

@@ -1,12 +1,18 @@
-"""Prints the result of a command as a table, and writes it as JSON."""
+"""Shows the progress of a command, prints its result, and writes it as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
+
+T = TypeVar("T")
 
 STANDARD_OUTPUT = Path("-")
 JsonOption = Annotated[
@@ -40,3 +46,36 @@ def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
     Console().print(view, highlight=not is_text, markup=not is_text, soft_wrap=is_text)
     if json is not None:
         write_atomically(json, to_json())
+
+
+def progress(*columns: ProgressColumn) -> Progress:
+    """Makes a progress display on stderr that disappears at the end.
+
+    Args:
+        *columns: what it shows, before the elapsed time.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn
+
+    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+
+
+def in_stages(
+    console: Console, rewrite: Callable[..., T], source: Path, out: Path | None, **options: Any
+) -> T:
+    """Rewrites a file, and shows the current stage.
+
+    Args:
+        console: shows the stage.
+        rewrite: :func:`duotone.onnx.rewrite` or :func:`duotone.tensorflow.rewrite_file`.
+        source: the file or folder to read.
+        out: the file or folder to write; ``None`` writes nothing.
+        **options: other arguments of ``rewrite``.
+    """
+    from rich.markup import escape
+
+    def line(stage: str) -> str:
+        return escape(f"{stage} {out if stage == 'writing' else source}")
+
+    with console.status(line("reading")) as status:
+        return rewrite(source, out, **options, on_stage=lambda stage: status.update(line(stage)))

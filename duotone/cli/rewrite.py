@@ -7,32 +7,22 @@ reads the options, shows progress and prints the tables.
 from __future__ import annotations
 
 import difflib
-import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from duotone.cli import onnx_models as onnx
-from duotone.cli.run import HalfTypeChoice, half_type_option
+from duotone.cli.output import in_stages
+from duotone.cli.run import half_type_option
 from duotone.cli.user_program import names
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from duotone.tensorflow.devices import Device
-    from duotone.tensorflow.rewrite_file import FileResult
 
 
-class PainterChoice(enum.StrEnum):
-    """The values of ``--painter``."""
-
-    DUOTONE = "duotone"
-    TENSORFLOW = "tensorflow"
-    MINCUT = "mincut"
-
-
+PainterChoice = Literal["duotone", "tensorflow", "mincut"]
 GraphArgument = Annotated[
     Path,
     typer.Argument(
@@ -51,9 +41,7 @@ FetchOption = Annotated[
 FeedOption = Annotated[
     str, typer.Option(help="Nodes that are fed and keep their types.", metavar="NODES")
 ]
-DtypeOption = Annotated[
-    HalfTypeChoice, half_type_option("float16 is for GPUs, bfloat16 for CPUs (oneDNN).")
-]
+DtypeOption = Annotated[str, half_type_option("float16 is for GPUs, bfloat16 for CPUs (oneDNN).")]
 PainterOption = Annotated[
     PainterChoice | None,
     typer.Option(
@@ -86,7 +74,7 @@ def rewrite(
     ],
     fetch: FetchOption = None,
     feed: FeedOption = "",
-    dtype: DtypeOption = HalfTypeChoice.FLOAT16,
+    dtype: DtypeOption = "float16",
     painter: PainterOption = None,
     device: DeviceOption = None,
     force: Annotated[
@@ -108,20 +96,23 @@ def rewrite(
     from rich.console import Console
     from rich.markup import escape
 
+    from duotone.onnx import rewrite as rewrite_onnx
     from duotone.tensorflow import graph_view as graphdef
+    from duotone.tensorflow.rewrite_file import rewrite_file
 
     console = Console()
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device}
-        onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        rewritten = onnx.rewrite_model(
+        onnx.check_options(graph, graphs, "TensorFlow graphs")
+        rewritten = in_stages(
             console,
+            rewrite_onnx,
             graph,
             out,
-            dtype=dtype.value,
-            painter=None if painter is None else painter.value,
+            dtype=dtype,
+            painter=painter,
             keep_io=keep_io,
-            keep_full=keep_full,
+            keep_full=keep_full or (),
             calibration=calibration,
             provider=provider,
             fold_inputs=fold_inputs,
@@ -129,9 +120,9 @@ def rewrite(
             overwrite=force,
         )
         onnx.say_rewritten(console, graph, rewritten)
-        if range_check and calibration is None and dtype is HalfTypeChoice.FLOAT16:
+        if range_check and calibration is None and dtype == "float16":
             onnx.say_range(console, graph, rewritten)
-        if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
+        if dtype == "bfloat16" and provider is None:
             typer.echo(
                 "note: ONNX Runtime's CPU has no kernels that compute in bfloat16, so it cannot "
                 "run this model. --dtype float16 runs there; --provider cuda or tensorrt names "
@@ -147,10 +138,16 @@ def rewrite(
         "--opset": opset,
         "--no-range-check": not range_check,
     }
-    onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
-    runs_on = device_of(device, dtype)
-    done = rewrite_graphs(
-        console, graph, out, fetch, feed, dtype, painter, runs_on, calibration, overwrite=force
+    onnx.check_options(graph, models, "ONNX models (*.onnx)")
+    done = in_stages(
+        console,
+        rewrite_file,
+        graph,
+        out,
+        **settings_of_graph(fetch, feed, dtype, device),
+        painter=painter,
+        calibration=calibration,
+        overwrite=force,
     )
     for result in done.graphs:
         console.print(graphdef.summary(result))
@@ -158,38 +155,29 @@ def rewrite(
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
 
 
-def rewrite_graphs(
-    console: Console,
-    graph: Path,
-    out: Path | None,
-    fetch: str | None,
-    feed: str,
-    dtype: HalfTypeChoice,
-    painter: PainterChoice | None,
-    device: Device,
-    calibration: Path | None = None,
-    *,
-    overwrite: bool = False,
-) -> FileResult:
-    """Rewrites a file and shows the current stage; takes the options of the command line."""
-    from duotone.tensorflow.rewrite_file import rewrite_file
+def settings_of_graph(
+    fetch: str | None, feed: str, dtype: str, device: str | None
+) -> dict[str, Any]:
+    """Converts options to arguments of :func:`duotone.tensorflow.rewrite_file`.
 
-    return onnx.show_stages(
-        console,
-        graph,
-        out,
-        rewrite_file,
-        overwrite=overwrite,
-        fetch=None if fetch is None else names(fetch),
-        feed=names(feed),
-        dtype=dtype.value,
-        painter=None if painter is None else painter.value,
-        device=device,
-        calibration=calibration,
-    )
+    Args:
+        fetch: the option ``--fetch``.
+        feed: the option ``--feed``.
+        dtype: the option ``--dtype``.
+        device: the option ``--device``.
+
+    Raises:
+        ArgumentError: as :func:`parse_device`.
+    """
+    return {
+        "fetch": None if fetch is None else names(fetch),
+        "feed": names(feed),
+        "dtype": dtype,
+        "device": _device_of(device, dtype),
+    }
 
 
-def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:
+def _device_of(text: str | None, dtype: str) -> Device:
     """Parses ``--device`` and prints a note if TensorFlow's passes change nothing on the device.
 
     Raises:
@@ -198,9 +186,9 @@ def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:
     from duotone.tensorflow.devices import WANTED
 
     device = parse_device(text)
-    if device.type is not None and device.type != WANTED[dtype.value]:
+    if device.type is not None and device.type != WANTED[dtype]:
         typer.echo(
-            f"note: TensorFlow's passes change nothing to {dtype.value} on {text}. They know "
+            f"note: TensorFlow's passes change nothing to {dtype} on {text}. They know "
             "float16 on GPUs (--device gpu --dtype float16) and bfloat16 on CPUs (--device cpu "
             "--dtype bfloat16).",
             err=True,

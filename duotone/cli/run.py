@@ -8,13 +8,12 @@ that it would have under ``python``.
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -24,28 +23,15 @@ from duotone.policy.dtypes import canonical, near_half
 from duotone.policy.environment import PAINTER, POLICY_FILE
 from duotone.policy.switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
 
+HALF_TYPES = ["float16", "bfloat16"]
 _OPTIONS = ("--dtype", "--loss-scale", "--policy-file", "--painter", "--module")
 
 
-class HalfTypeChoice(enum.StrEnum):
-    """The values of ``--dtype``."""
-
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-class RunPainterChoice(enum.StrEnum):
-    """The values of ``--painter``."""
-
-    DUOTONE = "duotone"
-    TENSORFLOW = "tensorflow"
-
-
-def _half_type(text: str) -> HalfTypeChoice:
+def _half_type(text: str) -> str:
     """Parses a half type; accepts the same words as in Python."""
     name = canonical(text)
-    if name in list(HalfTypeChoice):
-        return HalfTypeChoice(name)
+    if name in HALF_TYPES:
+        return name
     near = near_half(text)
     meant = f"Did you mean {near}? " if near else ""
     raise typer.BadParameter(f"{text!r} is not a half type. {meant}It takes float16 or bfloat16.")
@@ -62,7 +48,7 @@ def half_type_option(help: str) -> Any:
         help=help,
         parser=_half_type,
         metavar="float16|bfloat16",
-        autocompletion=lambda: [choice.value for choice in HalfTypeChoice],
+        autocompletion=lambda: HALF_TYPES,
     )
 
 
@@ -83,7 +69,7 @@ PolicyFileOption = Annotated[
     ),
 ]
 RunPainterOption = Annotated[
-    RunPainterChoice | None,
+    Literal["duotone", "tensorflow"] | None,
     typer.Option(help="duotone's rules, or TensorFlow's passes."),
 ]
 
@@ -96,7 +82,7 @@ def run(
         list[str] | None, typer.Argument(help="The arguments of the script.")
     ] = None,
     dtype: Annotated[
-        HalfTypeChoice | None,
+        str | None,
         half_type_option("The half type; by default the one that is fast on the device."),
     ] = None,
     loss_scale: LossScaleOption = None,
@@ -110,10 +96,10 @@ def run(
     check_script("run", script, module, _OPTIONS)
     _set_variables(
         {
-            DTYPE: None if dtype is None else dtype.value,
+            DTYPE: dtype,
             LOSS_SCALE: loss_scale,
             POLICY_FILE: None if policy_file is None else str(policy_file.absolute()),
-            PAINTER: None if painter is None else painter.value,
+            PAINTER: painter,
         }
     )
     from duotone.adapters.on_import import when_imported

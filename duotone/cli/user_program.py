@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duotone.cli.run import HalfTypeChoice, half_type_option
+from duotone.cli.run import half_type_option
 from duotone.errors import ArgumentError, shown
 
 ProgramArgument = Annotated[
@@ -37,7 +37,7 @@ ShapesOption = Annotated[
     ),
 ]
 ChosenHalfOption = Annotated[
-    HalfTypeChoice | None,
+    str | None,
     half_type_option(
         "The half type; by default that of the program, or the one that is fast on the device."
     ),
@@ -57,12 +57,12 @@ _KNOWN = frozenset(
 )
 
 
-def settings(dtype: HalfTypeChoice | None, policy_file: Path | None) -> dict[str, Any]:
+def settings(dtype: str | None, policy_file: Path | None) -> dict[str, Any]:
     """Converts options to the arguments ``dtype`` and ``policy`` of duotone's functions."""
     from duotone.policy.policy import Policy
 
     return {
-        "dtype": None if dtype is None else dtype.value,
+        "dtype": dtype,
         "policy": None if policy_file is None else Policy.from_file(policy_file),
     }
 

@@ -7,11 +7,12 @@ It paints a TensorFlow graph or ONNX model without writing it. The JSON of an ex
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from duotone.cli import onnx_models as onnx
+from duotone.cli.output import in_stages
 from duotone.cli.rewrite import (
     DeviceOption,
     DtypeOption,
@@ -19,17 +20,14 @@ from duotone.cli.rewrite import (
     FetchOption,
     PainterChoice,
     PainterOption,
-    device_of,
-    rewrite_graphs,
+    settings_of_graph,
 )
-from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from duotone.precision.record import Record
-    from duotone.tensorflow.devices import Device
 
 
 def view(
@@ -60,7 +58,7 @@ def view(
     ] = None,
     fetch: FetchOption = None,
     feed: FeedOption = "",
-    dtype: DtypeOption = HalfTypeChoice.FLOAT16,
+    dtype: DtypeOption = "float16",
     painter: PainterOption = None,
     device: DeviceOption = None,
     keep_io: onnx.KeepIoOption = True,
@@ -74,15 +72,18 @@ def view(
     console = Console()
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
-        onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        painted = onnx.rewrite_model(
+        from duotone.onnx import rewrite as rewrite_onnx
+
+        onnx.check_options(graph, graphs, "TensorFlow graphs")
+        painted = in_stages(
             console,
+            rewrite_onnx,
             graph,
             None,
-            dtype=dtype.value,
-            painter=None if painter is None else painter.value,
+            dtype=dtype,
+            painter=painter,
             keep_io=keep_io,
-            keep_full=keep_full,
+            keep_full=keep_full or (),
             calibration=calibration,
             provider=provider,
         )
@@ -93,21 +94,24 @@ def view(
         "--keep-full": keep_full,
         "--provider": provider,
     }
-    onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
+    onnx.check_options(graph, models, "ONNX models (*.onnx)")
     if _is_json(graph):
         if compare:
             raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
         _show_record(console, read_record(graph), nodes, most, tensorboard)
         return
     from duotone.tensorflow import graph_view as graphdef
+    from duotone.tensorflow.rewrite_file import rewrite_file
 
     if compare:
         if nodes is not None or tensorboard is not None:
             raise ArgumentError("--compare shows one table: leave out --nodes and --tensorboard.")
-        _compare(console, graph, fetch, feed, dtype, device_of(device, dtype))
+        _compare(console, graph, settings_of_graph(fetch, feed, dtype, device))
         return
-    runs_on = device_of(device, dtype)
-    done = rewrite_graphs(console, graph, None, fetch, feed, dtype, painter, runs_on, calibration)
+    asked = settings_of_graph(fetch, feed, dtype, device)
+    done = in_stages(
+        console, rewrite_file, graph, None, **asked, painter=painter, calibration=calibration
+    )
     for number, result in enumerate(done.graphs):
         if nodes is None:
             console.print(graphdef.by_op(result.result))
@@ -122,24 +126,16 @@ def view(
         _say_where(console, tensorboard)
 
 
-def _compare(
-    console: Console,
-    graph: Path,
-    fetch: str | None,
-    feed: str,
-    dtype: HalfTypeChoice,
-    device: Device,
-) -> None:
+def _compare(console: Console, graph: Path, asked: dict[str, Any]) -> None:
     """Compares the painters on each graph of a file."""
     from duotone.tensorflow import graph_view as graphdef
+    from duotone.tensorflow.rewrite_file import rewrite_file
 
     painted = {
-        choice.value: rewrite_graphs(
-            console, graph, None, fetch, feed, dtype, choice, device
-        ).graphs
-        for choice in PainterChoice
+        painter: in_stages(console, rewrite_file, graph, None, **asked, painter=painter).graphs
+        for painter in get_args(PainterChoice)
     }
-    for number in range(len(painted[PainterChoice.TENSORFLOW])):
+    for number in range(len(painted["tensorflow"])):
         results = {name: graphs[number].result for name, graphs in painted.items()}
         console.print(graphdef.comparison(results))
 
