@@ -9,10 +9,11 @@ stream.
 ::
 
     exact          values that follow from no half dot, and sums of one of these and something of
-                   the same size; also moved, chosen, scaled by one number, or carried by a loop
+                   the same size; also moved, chosen, scaled by one number, or carried by a loop,
+                   and joined with others (coordinates and features in one array)
     differences    of two exact values of which the program repeats both, or none, and of which it
                    makes none smaller: ``weights - rate * (gradient + decay * weights)`` is a step
-    denied         the sums and carries upstream of a difference, up to values before half dots
+    denied         what adds, carries or joins exact numbers upstream of a difference
 
 Dots and norms read a residual stream. A norm subtracts a statistic, which is not exact, or a moving
 average, which is repeated where the stream is not.
@@ -32,7 +33,6 @@ _PASSES = frozenset(
     {
         Trait.MOVES,
         Trait.CHOOSES,
-        Trait.PARTS,
         Trait.ITERATES,
         Trait.STACKS,
         Trait.JOINS,
@@ -40,10 +40,11 @@ _PASSES = frozenset(
         Trait.UNDESCRIBED,
     }
 )
+_STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
 
 
 def find_displaced(graph: Graph, classes: Classes) -> set[int]:
-    """Returns the sums and carries of exact numbers and displacements that must be float32.
+    """Returns the sums, carries and joined arrays with exact numbers that must be float32.
 
     Args:
         graph: the program.
@@ -58,7 +59,7 @@ def find_displaced(graph: Graph, classes: Classes) -> set[int]:
             continue
         seen.add(value)
         node = graph.nodes[graph.values[value].producer]
-        if not node.traits.isdisjoint({Trait.ADDS, Trait.CARRIES}):
+        if not node.traits.isdisjoint(_STORES):
             denied.add(node.index)
         queue += node.inputs
     return denied
@@ -90,20 +91,25 @@ class _Exact:
         """Yields the operands whose difference a node computes, if both are exact."""
         if self.exact.issuperset(node.inputs) and subtracts(self._graph, node):
             size = self._graph.values[node.outputs[0]].size
-            repeated = {self._is_repeated(value, size) for value in node.inputs}
-            if len(repeated) == 1 and not any(map(self._is_small, node.inputs)):
+            one, other = (self._may_repeat(value, size) for value in node.inputs)
+            if not one.isdisjoint(other) and not any(map(self._is_small, node.inputs)):
                 yield from node.inputs
 
-    def _is_repeated(self, value: int, size: int) -> bool:
-        """Returns True if a value is broadcast to a size, before other moves or after."""
+    def _may_repeat(self, value: int, size: int) -> set[bool]:
+        """Tells if a value is broadcast to a size, before other moves or after.
+
+        Both answers are possible if positions in an array name its elements.
+        """
         found = self._graph.values[value]
         while found.size >= size and found.producer >= 0:
             size = found.size
             node = self._graph.nodes[found.producer]
+            if Trait.GATHERS in node.traits:
+                return {True, False}
             if len(node.inputs) != 1 or Trait.MOVES not in node.traits:
                 break
             found = self._graph.values[node.inputs[0]]
-        return found.size < size
+        return {found.size < size}
 
     def _is_small(self, value: int) -> bool:
         """Checks if a single number scales a value, and may make it smaller."""
@@ -146,6 +152,8 @@ class _Exact:
             large = any(v in exact and values[v].size >= size for v in others)
             return large and (sums or len(others) == 1)
         read = [v for v in node.inputs if values[v].paintable and values[v].constant is None]
+        if Trait.PARTS in node.traits and not exact.isdisjoint(read):
+            return True
         return not node.traits.isdisjoint(_PASSES) and bool(read) and exact.issuperset(read)
 
 
