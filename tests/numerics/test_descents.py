@@ -104,7 +104,8 @@ def test_small_steps_are_as_good_as_with_half_dots(function: Callable[..., Any],
 
 @pytest.mark.parametrize("function", DESCENTS)
 def test_without_the_rule_the_same_test_fails(function: Callable[..., Any]) -> None:
-    error = _error(function, "bfloat16", rules_remove={"carry"})
+    """Rule ``position`` would keep them too, since the programs return differences of weights."""
+    error = _error(function, "bfloat16", rules_remove={"carry", "position"})
     assert error > 8 * _error(function, "bfloat16", level="TENSOR_CORES_ONLY")
 
 

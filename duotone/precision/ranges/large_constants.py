@@ -1,9 +1,10 @@
-"""Large constants: dots of values that follow from a constant too large for half.
+"""Large constants: dots and arithmetic of values that follow from a constant too large for half.
 
 An operation that multiplies with such a constant, or adds it, is float32 already, and so is the
 arithmetic that reads its result. A dot takes half operands, whatever reaches it, so the value would
-be infinite there. This rule denies such a dot. A value counts until an operation makes it small.
-An operation does so if
+be infinite there. This rule denies such a dot, and the arithmetic after it (the derivative of an
+activation, which multiplies the dot's gradient with a half value). A value counts until an
+operation makes it small. An operation does so if
 
 - its range is known to fit half (a softmax, a sigmoid, a clip),
 - it is an exponential, a logarithm, or a normalization by the operand's own statistics, or
@@ -13,7 +14,7 @@ An operation does so if
 from __future__ import annotations
 
 from duotone.graph.graph import UPDATE, Graph, HalfType, Node
-from duotone.ops.entries import Kind
+from duotone.ops.entries import PASSIVE, Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, computes_with_large
 from duotone.precision.context import Background
@@ -25,7 +26,7 @@ _SHRINKS = frozenset({Trait.EXPONENTIAL, Trait.LOGS, Trait.NORMALIZES})
 
 
 def keep_dots_of_large(classes: Classes, background: Background) -> Classes:
-    """Denies dots of values that a constant makes too large for half.
+    """Denies dots of values that a constant makes too large for half, and what follows from them.
 
     Args:
         classes: the class of each node.
@@ -37,12 +38,17 @@ def keep_dots_of_large(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     large = _large_values(classes, background)
     reason = f"it reads a value that follows from a constant too large for {background.half.name}"
-    dots = (
+    dots = [
         node.index
         for node in graph.nodes
         if large and classes.nodes[node.index].kind is Kind.ALLOW and _reads(node, large)
+    ]
+    arithmetic = (
+        node.index
+        for node in graph.nodes
+        if dots and classes.nodes[node.index].kind in PASSIVE and not large.isdisjoint(node.outputs)
     )
-    return classes.with_denied(dict.fromkeys(dots, reason), Rule.OVERFLOW)
+    return classes.with_denied(dict.fromkeys([*dots, *arithmetic], reason), Rule.OVERFLOW)
 
 
 def _reads(node: Node, values: set[int]) -> bool:

@@ -9,9 +9,10 @@ all, and after many iterations the result is entirely wrong. Such a carry is den
 
 - nothing but the sum reads it (the result of an attention in blocks), or
 - a single number scales the new term or the old sum (a step size, a decay), or
+- the largest or least of several sums goes on (the scores of a best path), or
 - the loop runs often (:data:`LONG`), or as often as its condition says.
 
-The last two do not apply to a scan over layers, whose dots read other weights in each iteration.
+The last three do not apply to a scan over layers, whose dots read other weights in each iteration.
 Such a sum has only as many terms as there are layers, and is an activation. A loop over batches
 looks alike, but takes steps of a descent (:mod:`duotone.precision.safety.descents`). These steps
 are denied, also without a loop.
@@ -75,7 +76,8 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
             endless.update((node.index, _END) for node in loop.nodes)
             ending.append(loop)
         else:
-            sums.update((node.index, _SUM) for node in loop.sums(steps))
+            for carry in loop.sums(steps):
+                sums |= dict.fromkeys((carry.index, *loop.compared_sums(carry)), _SUM)
     endless = dict.fromkeys(_replays(graph, ending), _REPLAY) | endless
     return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
 
@@ -137,12 +139,32 @@ class _Loop:
                     found.append(carry)
         return found
 
+    def compared_sums(self, carry: Node) -> list[int]:
+        """Returns the additions before the next value of a carry, if an extremum picks one of them.
+
+        The taint of the carry does not reach a sum of two operands that are both broadcast.
+        """
+        found, picks, queue = list[int](), False, [carry.inputs[1]]
+        for value in queue:
+            producer = self.graph.values[value].producer
+            node = self.graph.nodes[producer]
+            if producer < 0 or node.body not in self.bodies:
+                continue
+            picks = picks or Trait.EXTREMA in node.traits
+            if Trait.ADDS in node.traits:
+                found.append(producer)
+            elif Trait.COMMUTES not in node.traits:
+                continue
+            queue += set(node.inputs).difference(queue)
+        return found if picks else []
+
     def _follow(self, carry: Node) -> tuple[bool, bool, bool]:
         """Follows a carry to its next value.
 
         Returns:
             Three booleans: something is added to the carry or multiplies it on the way; a single
-            number scales the carry or the addend; nothing else reads the carry.
+            number scales the carry or the addend, or an extremum picks sums; nothing else reads the
+            carry.
         """
         queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
         seen = set(queue)
@@ -169,7 +191,7 @@ class _Loop:
         return added, scaled, alone
 
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
-        """Tells if a node on the way of a sum changes it, and if a single number does so.
+        """Tells if a node on the way of a sum changes it, and if a single number or a choice does.
 
         The result is ``None`` if the sum ends here, since the node reads it for something else.
         """
@@ -182,6 +204,8 @@ class _Loop:
             return True, is_one(self.graph, node.inputs[1 - slot])
         if Trait.UNDESCRIBED in node.traits:
             return True, True  # it may add to the sum
+        if Trait.EXTREMA in node.traits:
+            return False, True
         moves = Trait.COMMUTES in node.traits and Trait.STACKS not in node.traits
         return (False, False) if moves or Trait.CARRIES in node.traits else None
 

@@ -17,7 +17,9 @@ rows) are counts too. This rule denies
 - the addition of counts to something else (anchors and predicted offsets), unless they are at
   most 1;
 - the addition of a constant near which half is coarse (from 8 in bfloat16, 64 in float16), as in
-  coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too.
+  coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too;
+- the addition of a displacement to exact numbers that are subtracted from each other
+  (:mod:`duotone.precision.safety.displacements`).
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
 that a sine reads and that reads no result of another dot. This rule denies that dot, since its
@@ -45,6 +47,7 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
+from duotone.precision.safety.displacements import find_displaced
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 # Bound once: these are hot.
@@ -79,6 +82,7 @@ _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits
 _POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
 _FLAGS = "a dot of truth values or bytes: half cannot count so far"
 _FAR = "adds a large number, near which half is coarse: an absolute error counts"
+_MOVED = "moves exact numbers a little, and a difference of such numbers shows its absolute error"
 _SAMPLED = "leads to a position at which another array is read: its absolute error counts"
 
 
@@ -114,6 +118,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
+    reasons = dict.fromkeys(find_displaced(graph, classes), _MOVED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
 

@@ -1,0 +1,163 @@
+"""Displacements: exact numbers that a network moves a little, and that are subtracted afterwards.
+
+In ``atoms = positions + 0.1 * network(x)`` and ``state = state + dt * network(state)``, the first
+term has float32's digits, and so has the sum. Stored in half, the sum has an error in proportion to
+itself, which is much larger next to a difference of two such sums: of neighbours, or of a
+prediction and its target. The sum of two large values is half otherwise, since it may be a residual
+stream.
+
+::
+
+    exact          values that follow from no half dot, and sums of one of these and something of
+                   the same size; also moved, chosen, scaled by one number, or carried by a loop,
+                   and joined with others (coordinates and features in one array)
+    differences    of two exact values of which the program repeats both, or none, and of which it
+                   makes none smaller: ``weights - rate * (gradient + decay * weights)`` is a step
+    denied         what adds, carries or joins exact numbers upstream of a difference
+
+Dots and norms read a residual stream. A norm subtracts a statistic, which is not exact, or a moving
+average, which is repeated where the stream is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from duotone.graph.graph import Graph, Node, Value
+from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+
+_PASSES = frozenset(
+    {
+        Trait.MOVES,
+        Trait.CHOOSES,
+        Trait.ITERATES,
+        Trait.STACKS,
+        Trait.JOINS,
+        Trait.SHARDS,
+        Trait.UNDESCRIBED,
+    }
+)
+_STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
+
+
+def find_displaced(graph: Graph, classes: Classes) -> set[int]:
+    """Returns the sums, carries and joined arrays with exact numbers that must be float32.
+
+    Args:
+        graph: the program.
+        classes: the class of each node.
+    """
+    found = _Exact(graph, classes)
+    queue = [v for node in graph.nodes for v in found.subtracted(node)] if found.sums else []
+    denied, seen = set[int](), set[int]()
+    while queue:
+        value = queue.pop()
+        if value in seen or value not in found.sums:
+            continue
+        seen.add(value)
+        node = graph.nodes[graph.values[value].producer]
+        if not node.traits.isdisjoint(_STORES):
+            denied.add(node.index)
+        queue += node.inputs
+    return denied
+
+
+class _Exact:
+    """The values of a program that have float32's digits.
+
+    Attributes:
+        exact: all of them.
+        sums: those that follow from a half dot too.
+    """
+
+    def __init__(self, graph: Graph, classes: Classes) -> None:
+        self._graph, self._classes = graph, classes
+        self._after = self._after_dots()
+        before = {v.index for v in graph.values if v.index not in self._after and _varies(v)}
+        carries = [n for n in graph.nodes if self._may_carry(n, before)]
+        self.exact = before
+        while self._after:
+            self.exact = self._forward(before, carries)
+            kept = [node for node in carries if self.exact.issuperset(node.inputs)]
+            if len(kept) == len(carries):
+                break
+            carries = kept
+        self.sums = self.exact & self._after
+
+    def subtracted(self, node: Node) -> Iterator[int]:
+        """Yields the operands whose difference a node computes, if both are exact."""
+        if self.exact.issuperset(node.inputs) and subtracts(self._graph, node):
+            size = self._graph.values[node.outputs[0]].size
+            one, other = (self._may_repeat(value, size) for value in node.inputs)
+            if not one.isdisjoint(other) and not any(map(self._is_small, node.inputs)):
+                yield from node.inputs
+
+    def _may_repeat(self, value: int, size: int) -> set[bool]:
+        """Tells if a value is broadcast to a size, before other moves or after.
+
+        Both answers are possible if positions in an array name its elements.
+        """
+        found = self._graph.values[value]
+        while found.size >= size and found.producer >= 0:
+            size = found.size
+            node = self._graph.nodes[found.producer]
+            if Trait.GATHERS in node.traits:
+                return {True, False}
+            if len(node.inputs) != 1 or Trait.MOVES not in node.traits:
+                break
+            found = self._graph.values[node.inputs[0]]
+        return {found.size < size}
+
+    def _is_small(self, value: int) -> bool:
+        """Checks if a single number scales a value, and may make it smaller."""
+        if not is_scaled(self._graph, value):
+            return False
+        node = self._graph.nodes[moved(self._graph, value).producer]
+        known = [self._graph.values[v].constant for v in node.inputs]
+        return all(one is None or one.smallest < 1.0 for one in known)
+
+    def _after_dots(self) -> set[int]:
+        """Returns the values that follow from a half dot, also in the next iteration of a loop."""
+        kinds = self._classes.nodes
+        found, before = set[int](), -1
+        while len(found) > before:
+            before = len(found)
+            found = following(
+                self._graph, lambda node: kinds[node.index].kind is Kind.ALLOW, values=found
+            )
+        return found
+
+    def _may_carry(self, node: Node, before: set[int]) -> bool:
+        carries = Trait.CARRIES in node.traits and node.inputs[0] in before
+        return carries and not self._after.isdisjoint(node.outputs)
+
+    def _forward(self, before: set[int], carries: list[Node]) -> set[int]:
+        """Returns the exact values, given those before any half dot, and exact carries."""
+        found = before.union(*(node.outputs for node in carries))
+        for node in self._graph.nodes:
+            if not self._after.isdisjoint(node.outputs) and self._keeps(node, found):
+                found.update(node.outputs)
+        return found
+
+    def _keeps(self, node: Node, exact: set[int]) -> bool:
+        """Checks if the result of a node is as exact as an operand of its size."""
+        values = self._graph.values
+        size = values[node.outputs[0]].size
+        if Trait.ADDS in node.traits or scales(node):
+            sums = Trait.ADDS in node.traits
+            others = [v for v in node.inputs if sums or not is_one(self._graph, v)]
+            large = any(v in exact and values[v].size >= size for v in others)
+            return large and (sums or len(others) == 1)
+        read = [v for v in node.inputs if values[v].paintable and values[v].constant is None]
+        if Trait.PARTS in node.traits and not exact.isdisjoint(read):
+            return True
+        return not node.traits.isdisjoint(_PASSES) and bool(read) and exact.issuperset(read)
+
+
+def _varies(value: Value) -> bool:
+    """Returns True for an array that is not the same number everywhere."""
+    known = value.constant
+    return value.paintable and not value.is_one and (known is None or known.low != known.high)
