@@ -100,29 +100,29 @@ class Peer:
 
 def _shape(name: str, size: str, **other: Any) -> Any:
     """The zoo's shape of a model, with other numbers for some."""
-    return dataclasses.replace(zoo_file(name).SHAPES[size], **other)
+    return zoo_file(name).SHAPES[size]._replace(**other)
 
 
 def _images(name: str, shape: Any) -> Peer:
     inputs = [{"shape": (shape.image, shape.image, 3)}]
     target = {"shape": (), "below": shape.classes}
-    return Peer(name, dataclasses.asdict(shape), inputs, target, shape.batch)
+    return Peer(name, shape._asdict(), inputs, target, shape.batch)
 
 
 def _tokens(name: str, shape: Any) -> Peer:
     given = {"shape": (shape.length,), "below": shape.vocabulary}
-    return Peer(name, dataclasses.asdict(shape), [given], given, shape.batch)
+    return Peer(name, shape._asdict(), [given], given, shape.batch)
 
 
 def _latents(shape: Any) -> Peer:
     latent = {"shape": (shape.latent, shape.latent, 4)}
     inputs = [latent, {"shape": (), "below": 1000}, {"shape": (), "below": shape.classes}]
-    return Peer("dit", dataclasses.asdict(shape), inputs, latent, shape.batch)
+    return Peer("dit", shape._asdict(), inputs, latent, shape.batch)
 
 
 def _generator(size: str) -> Peer:
     shape = _shape("gpt2", "full" if size == "cpu" else "tiny", context=128)
-    given = dataclasses.asdict(shape) | {"count": 16 if size == "cpu" else 4}
+    given = shape._asdict() | {"count": 16 if size == "cpu" else 4}
     return Peer("generate", given, [{"shape": (), "below": shape.vocabulary}], None, 1)
 
 
