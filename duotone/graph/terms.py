@@ -51,14 +51,13 @@ def _turned(graph: Graph, value: int) -> bool:
     """Returns True if a value is, or may be, another value with the other sign, moved or scaled."""
     while (producer := graph.values[value].producer) >= 0:
         node = graph.nodes[producer]
-        constants = [graph.values[v].constant for v in node.inputs]
-        if not node.traits.isdisjoint({Trait.NEGATES, Trait.UNDESCRIBED}):
+        if not node.traits.isdisjoint(_TURNS):
             return True
-        if scales(node):
-            if any(known is not None and known.low < 0.0 for known in constants):
-                return True
-        elif len(node.inputs) != 1 or Trait.COMMUTES not in node.traits:
+        if not scales(node) and (len(node.inputs) != 1 or Trait.COMMUTES not in node.traits):
             return False
+        constants = [graph.values[v].constant for v in node.inputs]
+        if scales(node) and any(known is not None and known.low < 0.0 for known in constants):
+            return True
         rest = [v for v, known in zip(node.inputs, constants, strict=True) if known is None]
         if len(rest) != 1:
             return False
@@ -66,6 +65,7 @@ def _turned(graph: Graph, value: int) -> bool:
     return False
 
 
+_TURNS = frozenset({Trait.NEGATES, Trait.UNDESCRIBED})
 SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 """Traits of operations that scale an operand by another one, element by element."""
 

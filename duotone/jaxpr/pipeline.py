@@ -105,8 +105,13 @@ def _painted(
     )
 
 
-def rewriter_of(painted: PaintedProgram) -> Rewriter:
-    """Returns the rewriter of a painted program; its policy also paints derivative rules."""
+def rewriter_of(painted: PaintedProgram, *, derives: bool = True) -> Rewriter:
+    """Returns the rewriter of a painted program; its policy also paints derivative rules.
+
+    Args:
+        painted: the program.
+        derives: whether its dots have derivatives of their own.
+    """
 
     def repaint(
         jaxpr: _jax.ClosedJaxpr,
@@ -116,11 +121,12 @@ def rewriter_of(painted: PaintedProgram) -> Rewriter:
     ) -> Rewriter:
         site = CallSite(given, boundaries, scopes=scopes)
         inner = build(jaxpr, given, boundaries, scopes)
-        return rewriter_of(_paint_built(inner, painted.resolved, painted.forms, site))
+        repainted = _paint_built(inner, painted.resolved, painted.forms, site)
+        return rewriter_of(repainted, derives=derives)
 
     collection = collection_now()
     mark = None if collection is None else collection.marker_of(painted)
-    return Rewriter(painted, _HANDLERS, repaint, mark)
+    return Rewriter(painted, _HANDLERS, repaint, mark, derives=derives)
 
 
 def paint_for_device(
@@ -229,12 +235,27 @@ def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., lis
     return run
 
 
-def _rewritten(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
+def lower_for_values(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
+    """Returns the rewritten program for calls that JAX does not differentiate.
+
+    It is :func:`lower` without derivatives of single dots: a third less to trace and lower for each
+    shape of dot.
+
+    Args:
+        jaxpr: the program.
+        painted: its precisions.
+    """
+    return _rewritten(jaxpr, painted, derives=False)
+
+
+def _rewritten(
+    jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram, *, derives: bool = True
+) -> Callable[..., list[Any]]:
     if not (
         painted.painting.changed or painted.forms.math or painted.optimizations.reductions.nodes
     ):
         return _jax.jaxpr_as_fun(jaxpr)
-    rewriter = rewriter_of(painted)
+    rewriter = rewriter_of(painted, derives=derives)
     avals = [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
 
     def run(*leaves: Any) -> list[Any]:

@@ -34,6 +34,7 @@ from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.painted import CallSite, PaintedProgram
 from duotone.jaxpr.pipeline import (
     lower,
+    lower_for_values,
     paint_for_device,
     resolved_for_device,
 )
@@ -157,7 +158,8 @@ class FunctionSettings:
                     painted.resolved, painted.forms, painted.optimizations
                 ):
                     both = functools.partial(rewritten, painted.given)
-                    run = backward.with_backward(traced.jaxpr, run, both)
+                    values = lower_for_values(traced.jaxpr, painted)
+                    run = backward.with_backward(traced.jaxpr, run, values, both)
             return painted.given, self._announced(run, painted) if half else run
 
         def passes(

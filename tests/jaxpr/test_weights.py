@@ -245,7 +245,16 @@ def test_equal_dots_of_weights_are_lowered_once() -> None:
             x = x @ weight
         return x
 
-    program = rewritten(network, "bfloat16")
-    lowered = jax.jit(program).lower(jnp.ones((16, 16)), [jnp.ones((16, 16))] * 6).as_text()
-    assert lowered.count(" call @rows_dot_of_weight") == 6
-    assert lowered.count("func.func private @rows_dot_of_weight") <= 3, "first, inner, last"
+    for function, name in ((half, "rows_dot_of_weight"), (rewritten, "plain_dot_in_rows")):
+        program = function(network, "bfloat16")
+        lowered = jax.jit(program).lower(jnp.ones((16, 16)), [jnp.ones((16, 16))] * 6).as_text()
+        assert lowered.count(f" call @{name}") == 6
+        assert lowered.count(f"func.func private @{name}") <= 3, "first, inner, last"
+
+
+def test_only_programs_without_a_derivative_of_their_own_have_dots_with_one() -> None:
+    rows = traced(rewritten(lambda x, w: jnp.tanh(x @ w) @ w.T, "bfloat16"), X, W)
+    (call,) = named(rows, "custom_jvp_call")
+    assert named(call.params["call_jaxpr"], "dot_general")
+    assert not named(call.params["call_jaxpr"], "custom_jvp_call")
+    assert len(named(traced(half(lambda x, w: x @ w, "bfloat16"), X, W), "custom_jvp_call")) == 2

@@ -85,6 +85,11 @@ def in_steps(
     return evaluate(steps, {"operand": (lhs, rhs).__getitem__, "contract": dot})
 
 
+def plain_dot_in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
+    """Returns a dot in the form ``rows``; takes the arguments of :func:`dot_in_rows`."""
+    return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
 def dot_in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     """Returns a dot in the form ``rows``, with derivatives in the same form.
@@ -96,7 +101,7 @@ def dot_in_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> 
         dtype: dtype of the result: float32, or half to round the float32 sums.
         steps: steps of its optimization; empty if it has none.
     """
-    return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
+    return plain_dot_in_rows(lhs, rhs, numbers, dtype, steps)
 
 
 @functools.partial(dot_in_rows.defjvp, symbolic_zeros=True)
@@ -126,6 +131,8 @@ def total(parts: Sequence[Any], result: Any) -> Any:
 
 # Most dots of a network have the same shapes as another dot. JAX lowers a ``jit`` once for all.
 rows_dot = jax.jit(dot_in_rows, static_argnums=(2, 3, 4))
+rows_dot_for_values = jax.jit(plain_dot_in_rows, static_argnums=(2, 3, 4))
+"""The same without derivatives in that form: a third less to trace and lower."""
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:

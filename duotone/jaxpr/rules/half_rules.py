@@ -18,7 +18,7 @@ from duotone.errors import RewriteError
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
 from duotone.jaxpr.reading.program import Step
-from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
+from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, rows_dot_for_values, takes_rows
 from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.phases import in_phases
 from duotone.jaxpr.rules.reductions import reduced
@@ -164,7 +164,7 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     arrays = takes_rows(*operands)
     in_float32 = r.kept(node, 0) is Paint.FULL and node not in r.optimizations.reductions.nodes
     how = _dot_form(r, step, FULL_DTYPE if in_float32 else r.half.name, arrays)
-    slot = _weight_slot(r, step, env) if arrays else None
+    slot = _weight_slot(r, step, env) if arrays and r.derives else None
     if slot is None:
         return [_bound(r, how, operands)]
     return [_bound_of_weight(r, how, operands, slot, _full_weight(r, env, step.inputs[slot]))]
@@ -199,7 +199,7 @@ def _dot_of_windows(r: Rewriter, step: Step, env: Env) -> Callable[[Any, Any, Di
 
     def dot(lhs: Any, rhs: Any, numbers: Dims) -> Any:
         how = DotForm(r.dots, numbers, dtype, r.half.name)
-        if weight is None or not _takes_gradient(weight):
+        if weight is None or not r.derives or not _takes_gradient(weight):
             return _bound(r, how, (lhs, rhs))
         return _bound_of_weight(r, how, (lhs, rhs), 1, lax.reshape(weight, rhs.shape))
 
@@ -207,9 +207,10 @@ def _dot_of_windows(r: Rewriter, step: Step, env: Env) -> Callable[[Any, Any, Di
 
 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
-    """Binds a dot; in the form ``rows``, its derivative has that form too."""
+    """Binds a dot; in the form ``rows``, its derivative has that form too if it has one."""
     if how.kind == ROWS:
-        return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.steps)
+        dot = rows_dot if r.derives else rows_dot_for_values
+        return r.bound_once(dot, operands, how.numbers, how.dtype, how.steps)
     lhs, rhs = operands
     return how.dot(lhs, rhs, how.dtype)
 

@@ -38,12 +38,13 @@ Rewrite = Callable[[_jax.ClosedJaxpr, int], Run]
 returns the rewritten program."""
 
 
-def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
+def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, run_for_values: Run, rewrite: Rewrite) -> Run:
     """Returns a rewritten program whose backward pass is rewritten together with its forward pass.
 
     Args:
         jaxpr: the program before it was rewritten.
-        run: the rewritten program.
+        run: the rewritten program, whose dots have derivatives of their own.
+        run_for_values: the same without such derivatives, for calls that are not differentiated.
         rewrite: rewrites the differentiated program.
 
     Returns:
@@ -65,7 +66,9 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
         results, made = passes.forward(*leaves)
         return results, passes.residuals(leaves, results, made), passes
 
-    return with_rule(lambda *leaves: list(run(*leaves)), forward)
+    return with_rule(
+        lambda *leaves: list(run_for_values(*leaves)), forward, lambda *leaves: list(run(*leaves))
+    )
 
 
 Forward = tuple[Any, list[Any], Passes]
@@ -75,6 +78,7 @@ Forward = tuple[Any, list[Any], Passes]
 def with_rule(
     program: Callable[..., Any],
     forward: Callable[[Sequence[Any], tuple[bool, ...]], Forward | None],
+    derivable: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Returns a program that JAX differentiates by two passes of its own.
 
@@ -83,7 +87,8 @@ def with_rule(
             pytree.
         forward: takes the arguments, and for each whether the program is differentiated with
             respect to it. It runs the forward pass, and returns the same pytree. ``None`` leaves
-            the derivative of ``program`` to JAX.
+            the derivative of ``derivable`` to JAX.
+        derivable: the program as JAX can differentiate it; ``program`` if omitted.
     """
     derived = jax.custom_jvp(program)
 
@@ -91,7 +96,7 @@ def with_rule(
         moved = tuple(not isinstance(tangent, SymbolicZero) for tangent in tangents)
         found = _jax.on_known(lambda *leaves: forward(leaves, moved), leaves)
         if found is None:
-            return jax.jvp(program, leaves, tuple(map(_dense, tangents)))
+            return jax.jvp(derivable or program, leaves, tuple(map(_dense, tangents)))
         results, residuals, passes = found
         given = [tangent for tangent, nonzero in zip(tangents, moved, strict=True) if nonzero]
         made = iter(LINEAR.bind(*residuals, *given, passes=passes))

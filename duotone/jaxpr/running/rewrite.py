@@ -98,6 +98,7 @@ class Rewriter:
         dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
         math: by operation, the algorithm or precision in which a node that stays full computes.
         mark: maps a node to the name scope to bind it in; ``None`` marks nothing.
+        derives: whether dots have derivatives of their own; not if the whole program has one.
         bound_once: traces a function once for all steps that call it with the same types.
     """
 
@@ -107,6 +108,8 @@ class Rewriter:
         handlers: Mapping[str, Handler],
         repaint: Repaint,
         mark: Callable[[int], Any] | None = None,
+        *,
+        derives: bool = True,
     ) -> None:
         painting, plan, optimizations = painted.painting, painted.plan, painted.optimizations
         math = dict(painted.forms.math)
@@ -121,6 +124,7 @@ class Rewriter:
         self.dots = painted.forms.dots
         self.math: Mapping[str, str] = math
         self.mark = mark
+        self.derives = derives
         self._handlers = handlers  # by Step.kind
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}

@@ -43,8 +43,8 @@ def find_steps(graph: Graph, classes: Classes) -> dict[int, set[int]]:
     for node in graph.nodes:
         if Trait.ADDS in node.traits and search.goes_on(node):
             sums, terms = search.terms(node)
-            sources = {search.source(term) for term in terms}
-            ways = [search.way(weight, term) for weight in sources for term in terms]
+            weights = search.weights(terms)
+            ways = [search.way(weight, term) for weight in weights for term in terms]
             if any(ways):
                 way = {made.index for made in sums}.union(*ways)
                 found.setdefault(node.index, set()).update(way)
@@ -76,10 +76,12 @@ class _Search(Dots):
                     sums.append(maker)
         return sums, [value for value in terms if self._counts(value, size)]
 
+    def weights(self, terms: list[int]) -> set[int]:
+        """Returns the sources of some terms that dots read."""
+        return {source for term in terms if (source := self.source(term)) in self._read}
+
     def way(self, weight: int, term: int) -> set[int]:
         """Returns the arithmetic between the gradient of ``weight`` and a term; else nothing."""
-        if weight not in self._read:
-            return set()
         gradients, way = self._back(weight, term)
         scaled = any(self._is_scaled(self.graph.nodes[index]) for index in way)
         pairs = ((layer, dot) for layer in self._read[weight] for dot in gradients)

@@ -58,6 +58,7 @@ _COMMUTES, _CONVERTS, _COUNTS, _ROUNDS = (
     Trait.ROUNDS,
 )
 _FROM_INTEGERS = frozenset({Trait.CONVERTS, Trait.UNDESCRIBED})
+_MAKE_COUNTS = _FROM_INTEGERS | {Trait.COUNTS}
 _KEEP_COUNTS = frozenset(
     {
         Trait.COMMUTES,
@@ -156,6 +157,13 @@ class _Counts:
     def _add(self, node: Node, value: int) -> None:
         """Adds a result of a node to the sets to which it belongs."""
         numbers = [v for v in node.inputs if self._values[v].paintable]
+        if (
+            numbers
+            and not self.plain.issuperset(numbers)  # which contains `bits` and `flags`
+            and self.bytes.isdisjoint(numbers)
+            and node.traits.isdisjoint(_MAKE_COUNTS)
+        ):
+            return  # the usual case
         if self._is_byte(node, numbers):
             self.bytes.add(value)
             return
