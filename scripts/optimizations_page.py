@@ -21,12 +21,12 @@ _HEAD = f"""\
 <!-- written by scripts/optimizations_page.py; do not edit -->
 # Optimizations
 
-An *optimization* replaces an operation with an equal form that moves fewer bytes on some device, or
-recomputes a result instead of storing it. `duotone.explain` names each one in effect, with its
-reason, at the operation. `Policy(optimizations_remove={{"{REGISTRY[0].name}"}})` or
-`DUOTONE_OPTIMIZATIONS_REMOVE={REGISTRY[0].name}` switches one off. [What was
-measured](measured.md#optimizations) has the gain of each;
-`python -m benchmarks.painter --without NAME` compiles training steps without one.
+An *optimization* replaces an operation with an equal form that moves fewer bytes or runs faster on
+some device, or recomputes a result instead of storing it. `duotone.explain` names each one in
+effect, with its reason, at the operation. `Policy(optimizations_remove={{"{REGISTRY[0].name}"}})`
+or `DUOTONE_OPTIMIZATIONS_REMOVE={REGISTRY[0].name}` switches one off. [What was
+measured](measured.md#optimizations) has gains; `python -m benchmarks.painter --without NAME`
+compiles training steps without one.
 
 ```python
 import jax, jax.numpy as jnp
@@ -42,20 +42,25 @@ devices are the rows of `duotone/devices/table.py`:
 
 | name | device |
 | --- | --- |
-| `gpu` | an NVIDIA GPU from Ampere to Hopper |
-| `gpu-blackwell` | a later one |
-| `gpu-other` | an earlier one, or another maker's |
-| `tpu` | any TPU |
-| `cpu-bfloat16` | a CPU with bfloat16 instructions, where half is bfloat16 |
-| `cpu` | a CPU without them, where half is bfloat16 |
-| `cpu-float16` | any CPU, where half is float16 |
-| `other` | any other platform of JAX |
 """
+_DEVICES = {
+    "gpu": "an NVIDIA GPU from Ampere to Hopper",
+    "gpu-blackwell": "a later one",
+    "gpu-other": "an earlier one, or another maker's",
+    "tpu": "any TPU",
+    "cpu-bfloat16": "a CPU with bfloat16 instructions, where half is bfloat16",
+    "cpu-bfloat16-options": "the same, in a program compiled with `duotone.compiler_options()`",
+    "cpu-amx-options": "the same, on a CPU with AMX",
+    "cpu": "a CPU without such instructions, where half is bfloat16",
+    "cpu-float16": "any CPU, where half is float16",
+    "other": "any other platform of JAX",
+}
 
 
 def page() -> str:
-    """The whole page."""
-    return "\n".join([_HEAD, *map(_section, REGISTRY)])
+    """Returns the whole page. A row of the table without a description raises ``KeyError``."""
+    devices = "".join(f"| `{name}` | {_DEVICES[name]} |\n" for name in TABLE)
+    return "\n".join([_HEAD + devices, *map(_section, REGISTRY)])
 
 
 def _section(entry: RegistryRow) -> str:

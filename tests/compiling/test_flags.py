@@ -42,10 +42,10 @@ def test_the_installed_xla_knows_what_the_table_says() -> None:
     assert names == [flag.name for flag in GUIDE_XLA_FLAGS if not flag.known]
 
 
-def test_the_page_has_both_tables() -> None:
+def test_the_page_has_every_flag() -> None:
     for flag in GUIDE_XLA_FLAGS:
-        known = "yes" if flag.known else "no"
-        assert f"| `--{flag.name}` | {known} | {flag.use} |" in PAGE
+        row = f"`--{flag.name}`" if flag.known else f"| `--{flag.name}` | {flag.use} |"
+        assert row in PAGE
     for flag in TF_XLA_FLAGS:
         assert f"| `--{flag.name}` | {flag.here} |" in PAGE
 
