@@ -36,8 +36,7 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
-from benchmarks._versions import parts
+from benchmarks._common import Bar, Result, median, parts, table, write
 from benchmarks._ways import SHORT
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
