@@ -256,15 +256,18 @@ def main() -> None:
     if options.measure:
         _measure_into(options.into, Job(*options.measure))
         return
+    every = list(jobs(options.models, options.targets, options.halves))
     if options.without:
-        for job in jobs(options.models, options.targets, options.halves):
-            if job.way == "duotone":
+        for job in (job for job in every if job.way == "duotone"):
+            try:
                 moved, kept = without(options.without, job)
-                print(f"{job.key}: bytes {moved:.3f}, memory {kept:.3f}", flush=True)
+            except MissingExtraError as error:
+                raise SystemExit(f"not measured: {error}") from error
+            print(f"{job.key}: bytes {moved:.3f}, memory {kept:.3f}", flush=True)
         return
     records = load()
     todo = []
-    for job in jobs(options.models, options.targets, options.halves):
+    for job in every:
         known = records.get(job.key, {})
         done = options.resume and known and "failed" not in known
         same = options.changed and known.get("source") == source(job.way)

@@ -177,17 +177,10 @@ class StepModel:
         at: OperationRecord | None = None,
         of: float | None = None,
     ) -> Finding:
-        """Makes a finding.
+        """Makes a finding about the ``concerned`` operations; none for the whole step.
 
-        Args:
-            kind: the name of the check.
-            what: describes the problem.
-            remedy: what the user should do.
-            concerned: the operations with the problem; none for the whole step.
-            cost: seconds or bytes, as :meth:`cost`; ``None`` if not known.
-            moved: bytes, if the cost is seconds.
-            at: the operation to name; if omitted, the most expensive one of ``concerned``.
-            of: the cost of the whole, for the share; that of the step if omitted.
+        It names the operation ``at``, by default the most expensive one. ``cost`` is as
+        :meth:`cost`, ``None`` if not known; its share is ``of`` the step, if nothing else is given.
         """
         found, of = list(concerned), of or self.total
         at = at or max(found, key=lambda o: self.spent_by.get(o.index, 0.0), default=None)

@@ -39,18 +39,12 @@ class BlameView(Lines):
                 yield from _suspect_lines(r.culprit, r, width)
             yield from _remedy(r, width)
         if r.verdict in (Verdict.FINITE, Verdict.LOSS_SCALE, Verdict.INPUT):
-            yield from _ranking(
-                f"{r.half_dtype} loses (0 or subnormal where float32 is normal)",
-                [(s, f"{s.underflow:.1%}") for s in r.underflows],
-                width,
-                self._rows,
-            )
-            yield from _ranking(
-                "error against float32, relative to its rms",
-                [(s, f"{s.error:.1e}") for s in r.errors],
-                width,
-                self._rows,
-            )
+            lost = [(s, f"{s.underflow:.1%}") for s in r.underflows]
+            errors = [(s, f"{s.error:.1e}") for s in r.errors]
+            title = f"{r.half_dtype} loses (0 or subnormal where float32 is normal)"
+            yield from _ranking(title, lost, width, self._rows)
+            title = "error against float32, relative to its rms"
+            yield from _ranking(title, errors, width, self._rows)
 
 
 def _suspect_lines(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:

@@ -26,13 +26,9 @@ class Batch:
         return (2 * self.size, self.size // 2) if self.size > 1 else (2 * self.size,)
 
     def largest(self, memory: int, other: int, other_memory: int, limit: float) -> int | None:
-        """Extrapolates the largest batch that fits; ``None`` if memory does not grow with it.
+        """Extrapolates the largest batch whose bytes are at most ``limit``; ``None`` for any.
 
-        Args:
-            memory: bytes that one call needs.
-            other: another size of the batch.
-            other_memory: bytes that one call with the other size needs.
-            limit: bytes of the device's memory.
+        A call takes ``memory`` with this batch, and ``other_memory`` with one of size ``other``.
         """
         each = (other_memory - memory) / (other - self.size)
         if each <= 0:

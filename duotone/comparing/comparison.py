@@ -109,15 +109,7 @@ class ComparisonRow:
 def make_row(
     cost: ProgramCost, target: Target, form: str, half: str, bounds: tuple[float, float] | None
 ) -> ComparisonRow:
-    """Makes a row; leaves its speed-up unset.
-
-    Args:
-        cost: the cost of the program, compiled or estimated.
-        target: the device.
-        form: one of :data:`FORMS`.
-        half: the half type, or empty.
-        bounds: least and most seconds of an estimate; ``None`` if the program was compiled.
-    """
+    """Makes a row, without its speed-up; ``bounds`` are those of an estimate."""
     fits = cost.peak_bytes <= target.memory if target.memory else None
     exact = bounds is None
     least, most = bounds or (None, None)

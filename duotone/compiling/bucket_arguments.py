@@ -61,11 +61,7 @@ def checked_axes(fn: Callable[..., Any], axis: Any) -> Mapping[Argument, int]:
 
 
 def check_neutral(neutral: Any, axes: Mapping[Argument, int]) -> None:
-    """Raises if ``neutral`` names an argument that is not padded.
-
-    Raises:
-        ArgumentError: it names one.
-    """
+    """Raises an ``ArgumentError`` if ``neutral`` names an argument that is not padded."""
     others = [a for a in neutral if a not in axes] if isinstance(neutral, Mapping) else []
     if others:
         raise ArgumentError(
@@ -75,11 +71,7 @@ def check_neutral(neutral: Any, axes: Mapping[Argument, int]) -> None:
 
 
 def check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises unless a function has arguments of these names.
-
-    Raises:
-        ArgumentError: an argument does not exist.
-    """
+    """Raises an ``ArgumentError`` unless a function has arguments of these names."""
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):

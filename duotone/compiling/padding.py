@@ -116,11 +116,7 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def check_same(mine: Any, theirs: Any, padding: str, remedy: str) -> None:
-    """Raises unless results with and without padding are equal up to rounding.
-
-    Raises:
-        ArgumentError: they differ by more than rounding; the message names the first leaf.
-    """
+    """Raises an ``ArgumentError`` for the first result that differs by more than rounding."""
     ours = jax.tree_util.tree_leaves_with_path(mine)
     for (path, one), other in zip(ours, jax.tree.leaves(theirs), strict=True):
         if differs := difference(on_host(one), on_host(other)):

@@ -28,15 +28,9 @@ _LEAST_INSIDE = 64
 
 
 def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..., list[Any]]:
-    """Returns a program whose repeated parts are loops.
+    """Returns a program whose repeated parts are loops, as a function of its arguments.
 
-    Args:
-        jaxpr: the program.
-        lines: a line for each run is appended here while the program runs.
-        depth: the number of rerolled loops around it.
-
-    Returns:
-        A function from the arguments of the program, as arrays, to its results.
+    While it runs, it appends a line for each run; ``depth`` rerolled loops are around it.
     """
     plan = LoopPlan(list_program(jaxpr))
 

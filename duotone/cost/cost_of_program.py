@@ -91,10 +91,7 @@ class _Walk:
 
     def _loop(self, loop: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
         """Yields the kernels of a loop; an unknown trip count adds those of its condition."""
-        body, condition = (
-            self.program.computations[loop.attribute(key).lstrip("%")]
-            for key in ("body", "condition")
-        )
+        body, condition = (self.trips.called(loop, key) for key in ("body", "condition"))
         trips = self.trips.of(loop, computation)
         if trips is None:
             trips = 1

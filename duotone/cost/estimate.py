@@ -53,14 +53,9 @@ class Bound:
 
 
 def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
-    """Returns the cost of a program, between bounds.
+    """Returns the cost of a program, between bounds, from its record as painted for the target.
 
-    Args:
-        record: the record of the program as painted for the target.
-        target: the device, whose bandwidth and peaks give the seconds.
-        arguments: the bytes of the arguments.
-        results: the bytes of the results.
-        donated: the bytes of results that may reuse donated arguments.
+    The other arguments are bytes; ``donated`` are those of results that may reuse arguments.
     """
     half = record.summary.half_dtype
     flops: Counter[str] = Counter()

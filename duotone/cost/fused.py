@@ -243,13 +243,9 @@ class Fusion:
         """Returns the bytes of the stored result: half if all readers from memory read half."""
         kept = elements(operation.shape) * bits_of(result_dtype(operation, self._half)) // 8
         readers = self._readers.get(operation.index, ())
-        if (
-            operation.dtype == "float32"
-            and readers
-            and all(reader.paint == "half" and not self._fuses(reader) for reader in readers)
-        ):
-            return kept // 2 if kept == 4 * elements(operation.shape) else kept
-        return kept
+        halves = all(reader.paint == "half" and not self._fuses(reader) for reader in readers)
+        whole = kept == 4 * elements(operation.shape)
+        return kept // 2 if readers and halves and whole and operation.dtype == "float32" else kept
 
     def _read(self, operation: OperationRecord) -> dict[Hashable, int]:
         """Returns the bytes of the values in memory that an operation follows from, each once."""

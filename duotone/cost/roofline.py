@@ -43,11 +43,7 @@ def peak_of(target: Target, math: str) -> float:
 def kernel_seconds(target: Target, moved: float, computing: float, sent: float = 0.0) -> float:
     """Returns the seconds of one run of a kernel; 0 if the device's speed is not known.
 
-    Args:
-        target: the device.
-        moved: bytes between the kernel and memory.
-        computing: seconds that its dots take at the peak of their type.
-        sent: bytes to other devices.
+    Bytes are moved and sent; ``computing`` are the seconds of its dots at the peak of their type.
     """
     if not target.bandwidth:
         return 0.0

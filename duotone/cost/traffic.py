@@ -50,16 +50,7 @@ def is_free(instruction: Instruction) -> bool:
 def bytes_moved(
     instruction: Instruction, operands: list[Instruction], program: CompiledProgram
 ) -> tuple[float, float]:
-    """Returns bytes that one run of an instruction reads and writes.
-
-    Args:
-        instruction: any that is not free and has no body that runs in its place (a loop, a call).
-        operands: the instructions that make its operands.
-        program: has the computations.
-
-    Returns:
-        Bytes read, bytes written.
-    """
+    """Returns the bytes that one run of a kernel reads, and those that it writes."""
     if instruction.opcode == "fusion":
         return _of_fusion(instruction, operands, program)
     return _of_single(instruction, operands)
@@ -187,7 +178,7 @@ def _needed_of(
         nested = program.computations[instruction.called[0]]
         inner = _demands(nested, program)
         return [inner.get(parameter.name, 0.0) for parameter in nested.parameters]
-    if op in ("dot", "convolution", "sort", "custom-call", "fusion", "call", "cholesky"):
+    if op in ("dot", "convolution", "sort", "custom-call", "call", "cholesky"):
         return sizes
     if op in ("pad", "broadcast", "get-tuple-element"):
         return [min(size, demand) for size in sizes]

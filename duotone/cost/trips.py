@@ -76,7 +76,7 @@ class Trips:
         if compared is None:
             return None
         direction, slot, offset, limit = compared
-        body = self._called(loop, "body")
+        body = self.called(loop, "body")
         start = self._number(around.operand(loop, 0), around, slot, None)
         step = self._number(body.root, body, slot, loop)
         if start is None or start.slot is not None or step is None or step.slot != slot:
@@ -87,7 +87,7 @@ class Trips:
         self, loop: Instruction, around: Computation
     ) -> tuple[str, Path, int, int] | None:
         """Returns direction, slot, increment and limit of a loop's condition."""
-        condition = self._called(loop, "condition")
+        condition = self.called(loop, "condition")
         found = self._made_by(condition.root, condition)
         if found is None or found[0].opcode != "compare":
             return None
@@ -129,7 +129,7 @@ class Trips:
         self, made: Instruction, around: Computation, slot: Path, loop: Instruction | None
     ) -> _Number | None:
         """Returns the number in a slot of a loop that its body passes on unchanged."""
-        body = self._called(made, "body")
+        body = self.called(made, "body")
         if self._number(body.root, body, slot, made) != _Number(slot, 0):
             return None
         return self._number(around.operand(made, 0), around, slot, loop)
@@ -193,7 +193,8 @@ class Trips:
         operand = around.operand(caller, int(parameter.literal))
         return self._number(operand, around, path, loop)
 
-    def _called(self, loop: Instruction, key: str) -> Computation:
+    def called(self, loop: Instruction, key: str) -> Computation:
+        """Returns the body or the condition of a loop."""
         return self._program.computations[loop.attribute(key).lstrip("%")]
 
     @functools.cached_property

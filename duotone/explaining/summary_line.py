@@ -37,15 +37,8 @@ def first_line(
 ) -> str:
     """Names the dtype, device, shares in half, and the dots and convolutions that stay float32.
 
-    Args:
-        name: the name of the function.
-        graph: the program.
-        classes: the class of each node.
-        painting: the precisions.
-        half: the half type.
-        device: the device in words.
-        slow: why half saves no time there; empty if it does.
-        missing: whether convolutions would gain with the compiler options of the device.
+    ``slow`` says why half saves no time on the device, if it does not, and ``missing`` whether
+    convolutions would gain with the compiler options of the device.
 
     Returns:
         The line, such as ``loss: bfloat16 on cuda (NVIDIA H200): 66 of 828 operations and 97.1% of

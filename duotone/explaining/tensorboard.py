@@ -40,13 +40,7 @@ _numbers = itertools.count()
 
 
 class Shown(NamedTuple):
-    """The display of one node.
-
-    Attributes:
-        precision: the precision that sets its colour, such as ``"half (float16)"``.
-        list: the list that sets its other colour; empty for none.
-        why: further attributes by name.
-    """
+    """The display of one node; fields as in ``DrawnNode``."""
 
     precision: str
     list: str = ""

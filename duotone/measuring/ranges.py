@@ -28,11 +28,7 @@ def over_runs(runs: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:
 
 
 def check_inputs(arrays: Mapping[str, Any]) -> None:
-    """Raises an error for inputs that say nothing about ranges.
-
-    Raises:
-        CalibrationError: a float32 input has no finite number.
-    """
+    """Raises a ``CalibrationError`` for a float32 input without finite numbers."""
     for name, array in arrays.items():
         if array.dtype == np.float32 and array.size and not np.isfinite(array).any():
             raise CalibrationError(

@@ -24,14 +24,9 @@ _CONTAINER_NAME = re.compile(r"(while|conditional|call)(\.\d+)?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fact:
-    """One operation, as the compiled program describes it.
+    """One operation, as the compiled program describes it; other fields as in ``OperationRow``.
 
     Attributes:
-        kind: ``fusion``, ``fusion(dot)``, ``dot``, ``copy``, a custom call's target, …
-        scope: the user's name scopes, joined by ``/``; empty if there are none.
-        primitive: the JAX primitive; for a fusion, that of its result.
-        source: ``file:line``; empty if not known.
-        dtype: ``"f16×f16→f32"`` for a dot or convolution; otherwise the dtype of the result.
         flops: FLOPs of dots and convolutions in one run.
         products: its dots and convolutions.
         exact: whether one of them must compute in exact float32 or float64.

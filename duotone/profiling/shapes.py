@@ -25,14 +25,7 @@ _TAKEN = re.compile(r"f16|bf16|f32|f8\w+|f4\w+|[su][48]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A dot or convolution as a matrix product.
-
-    Attributes:
-        rows: rows of the result.
-        columns: columns of the result.
-        contracted: how many products are summed for one element of the result.
-        dtypes: dtypes of the operands.
-    """
+    """A dot or convolution as a matrix product, with the dtypes of its operands."""
 
     rows: int
     columns: int

@@ -42,16 +42,7 @@ _NAMED = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """One iteration on one device.
-
-    Attributes:
-        device: name of the device, such as ``GPU:0``.
-        index: its number, from 0.
-        start: its start in nanoseconds.
-        end: its end in nanoseconds.
-        compiled: whether something was compiled during the iteration.
-        counted: whether the tables count it.
-    """
+    """One iteration on one device, in nanoseconds; fields as in ``IterationRow``."""
 
     device: str
     index: int

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from typing import Any
 
 from duotone.explaining.operation_rows import result_of
@@ -15,20 +16,14 @@ HALF, STORED, FULL, OTHER = range(4)
 """The kinds of operations: computes in half; full, stored in half; full; not painted."""
 
 
-class _Texts:
-    """Numbers each different text."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
+_Numbers = defaultdict[Any, int]
+"""A number for each different text or path, in the order in which they are asked for."""
 
 
 def program_data(record: Record) -> dict[str, Any]:
     """Returns the part of the page's data that depends on the record alone."""
-    texts = _Texts()
-    paths: dict[tuple[str, ...], int] = {}
+    texts = _Numbers(itertools.count().__next__)
+    paths = _Numbers(itertools.count().__next__)
     rows = [
         _row(o, path, texts, paths)
         for o, path in zip(record.operations, scope_paths(record.operations), strict=True)
@@ -45,11 +40,11 @@ def program_data(record: Record) -> dict[str, Any]:
             for rule, count in Counter(o.rule for o in record.operations).most_common()
         ],
         "optimizations": _optimizations(record),
-        "paths": [[texts.number(part) for part in path] for path in paths],
+        "paths": [[texts[part] for part in path] for path in paths],
         "operations": {
             name: [row[name] for row in rows] for name in (rows[0] if rows else {"index": 0})
         },
-        "texts": list(texts.numbers),
+        "texts": list(texts),
     }
 
 
@@ -71,20 +66,20 @@ def _summary(record: Record) -> dict[str, Any]:
 
 
 def _row(
-    o: OperationRecord, path: tuple[str, ...], texts: _Texts, paths: dict[tuple[str, ...], int]
+    o: OperationRecord, path: tuple[str, ...], texts: _Numbers, paths: _Numbers
 ) -> dict[str, Any]:
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     return {
         "index": o.index,
-        "name": texts.number(o.operation),
+        "name": texts[o.operation],
         "kind": kind_of(o),
-        "result": texts.number(result_of(o)),
-        "rule": texts.number(o.rule),
-        "detail": texts.number(detail),
-        "source": texts.number(short_source(o.source)),
-        "path": paths.setdefault(path, len(paths)),
-        "operands": texts.number(", ".join(o.operands)),
-        "optimizations": texts.number(", ".join(name for name, _ in o.optimizations)),
+        "result": texts[result_of(o)],
+        "rule": texts[o.rule],
+        "detail": texts[detail],
+        "source": texts[short_source(o.source)],
+        "path": paths[path],
+        "operands": texts[", ".join(o.operands)],
+        "optimizations": texts[", ".join(name for name, _ in o.optimizations)],
         "runs": o.runs,
         "casts": o.casts,
         "flops": _whole(o.flops),
