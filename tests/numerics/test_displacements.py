@@ -131,7 +131,7 @@ def neighbours(w: Any, x: Any) -> Any:
 def test_what_is_no_displacement_is_decided_as_before(function: Callable[..., Any]) -> None:
     seen = duotone.explain(jax.grad(function), W, X, dtype="bfloat16").operations
     assert "position" not in {o.rule for o in seen}
-    assert "half" in {o.paint for o in seen if o.operation in ("add", "add_any")}
+    assert "half" in {o.stored for o in seen if o.operation == "add"}
 
 
 def test_the_reason_is_reported() -> None:
