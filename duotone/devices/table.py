@@ -131,6 +131,7 @@ TABLE = {
             allow=frozenset({Trait.WIDE}),
             min_flops=4e6,
             min_intensity=64.0,
+            shared_casts=(24.0, 600.0),
             only_allow=True,
             window_dots=(4e6, 64.0),
         ),

@@ -20,12 +20,14 @@ class Background:
         half: the half type.
         ranges: the intervals of its values.
         profitability: the operations that gain from half on the device.
+        weights: values that are the same at every call, and cast before any call.
     """
 
     graph: Graph
     half: HalfType
     ranges: Ranges = NO_RANGES
     profitability: Profitability = EVERYTHING
+    weights: frozenset[int] = frozenset()
 
 
 SafetyRule = Callable[[Classes, Background], Classes]

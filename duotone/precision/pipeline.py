@@ -132,7 +132,9 @@ def decide(
     graph = check_graph(graph)
     classes = _classify(graph, resolved, names)
     ranges = _find_ranges(graph, resolved, can, assumptions)
-    background = Background(graph, resolved.half, ranges, resolved.profitability)
+    background = Background(
+        graph, resolved.half, ranges, resolved.profitability, frozenset(weights)
+    )
     classes = _apply_safety_rules(classes, background, resolved)
     classes = _allow_small_addends(classes, background, resolved, can)
     painting = _paint(graph, classes, resolved, can)

@@ -61,6 +61,48 @@ def test_a_dot_that_hardly_uses_what_it_reads_stays_full() -> None:
     assert "4 FLOP per element" in painted.detail(vector_matrix)
 
 
+SHARED = dataclasses.replace(CPU, min_intensity=8.0, shared_casts=(4.0, 16.0))
+
+
+@pytest.mark.parametrize(
+    ("trips", "flops", "expected"),
+    [
+        (1, 5e3, "full small"),
+        (2, 5e3, "full small"),
+        (10, 5e3, "half>full wide"),
+        (100, 4e3, "full small"),
+    ],
+)
+def test_a_small_dot_in_a_loop_shares_the_cast_of_its_weight(
+    trips: int, flops: float, expected: str
+) -> None:
+    """The weight counts once for all iterations, but a dot of few rows is no faster in half."""
+    t = Tiny()
+    weight, start = t.input(1024), t.input(64)
+    with t.loop(trips):
+        inside, after = t.carry(start)
+        value = t.op("dot", inside, weight, size=64, flops=flops)
+        t.close(inside, t.op("tanh", value))
+    t.returns(after)
+    assert t.paint(profitability=SHARED)[value] == expected
+    assert (
+        t.paint(profitability=dataclasses.replace(SHARED, shared_casts=None))[value] == "full small"
+    )
+
+
+def test_a_weight_that_is_cast_before_any_call_costs_no_cast() -> None:
+    t = Tiny()
+    weight = t.input(1024)
+    value = t.op("dot", t.input(64), t.op("reshape", weight, size=1024), size=64, flops=5e3)
+    t.goes_on(value)
+    graph, half = t.graph(), HALF_TYPES["bfloat16"]
+    classes = t.paint(profitability=EVERYTHING).classes
+    index = graph.values[value].producer
+    for weights, kind in ((frozenset({weight}), Kind.ALLOW), (frozenset(), Kind.DENY)):
+        background = Background(graph, half, profitability=SHARED, weights=weights)
+        assert decline(classes, background).nodes[index].kind is kind
+
+
 def test_what_is_not_fast_on_the_device_stays_full() -> None:
     t = Tiny()
     value = t.op("conv", t.input(), t.input(), flops=1e9)

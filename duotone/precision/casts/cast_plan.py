@@ -100,7 +100,7 @@ def plan_casts(
             want = painting.compute[node.index] if may_be_half else Paint.FULL
             if graph.stored(painting.store, stored) is want:
                 continue
-            body, loops = _body_of_cast(graph, stored.body, node.body)
+            body, loops = body_of_cast(graph, stored.body, node.body)
             readers.setdefault((value, want, body), []).append(node.index)
             for loop in loops:
                 hoisted.setdefault(loop, {})[value, want] = None
@@ -261,7 +261,7 @@ def _is_literal(value: Value) -> bool:
     return value.constant is not None and value.producer < 0 and value.size == 1
 
 
-def _body_of_cast(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
+def body_of_cast(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
     """Finds the body for a cast of a value that is defined in one body and read in another.
 
     Returns:

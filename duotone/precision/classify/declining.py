@@ -15,10 +15,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from duotone.graph.graph import Graph, Node, Paint
+from duotone.graph.graph import Node, Paint
 from duotone.graph.products import flops_of
+from duotone.graph.terms import moved
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
+from duotone.precision.casts.cast_plan import body_of_cast
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
@@ -46,7 +48,7 @@ def decline(classes: Classes, background: Background) -> Classes:
         if known.is_users:
             continue
         if known.kind is Kind.ALLOW:
-            refused = _refusal(node, background.graph, profitability)
+            refused = _refusal(node, background)
             if refused is not None:
                 rule, reason, lacks = refused
                 denied = known.denied(reason, Taint.NONE, rule)
@@ -60,14 +62,13 @@ def decline(classes: Classes, background: Background) -> Classes:
     return dataclasses.replace(classes, nodes=tuple(found))
 
 
-def _refusal(
-    node: Node, graph: Graph, profitability: Profitability
-) -> tuple[Rule, str, bool] | None:
+def _refusal(node: Node, background: Background) -> tuple[Rule, str, bool] | None:
     """Returns why an allow operation does not gain; ``None`` if it does.
 
     Returns:
         The rule, the reason, and whether it lacks compiler options.
     """
+    graph, profitability = background.graph, background.profitability
     limits = _limits(node, profitability)
     if limits is None:
         would = (
@@ -86,12 +87,39 @@ def _refusal(
         reason = f"below {flops:.3g} FLOP, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}", False
     is_dot = Trait.WIDE in node.traits or "tiles" in node.attributes
-    moved = node.inputs if is_dot else (*node.inputs, *node.outputs)
-    if flops_of(node) < intensity * sum(graph.values[value].size for value in moved):
-        verb = "read" if is_dot else "read or written"
-        reason = f"below {intensity:g} FLOP per element {verb}, a cast costs more"
-        return Rule.SMALL, f"{profitability.device}: {reason}", False
-    return None
+    read = node.inputs if is_dot else (*node.inputs, *node.outputs)
+    elements = sum(graph.values[value].size for value in read)
+    if flops_of(node) >= intensity * elements or (
+        is_dot and _shares_casts(node, background, intensity)
+    ):
+        return None
+    verb = "read" if is_dot else "read or written"
+    reason = f"below {intensity:g} FLOP per element {verb}, a cast costs more"
+    return Rule.SMALL, f"{profitability.device}: {reason}", False
+
+
+def _shares_casts(node: Node, background: Background, intensity: float) -> bool:
+    """Checks if a small dot gains, since it shares the casts of its operands with other runs.
+
+    An operand that a loop does not change is cast once, before the loop, and a weight before any
+    call. Such casts are of large arrays, and cost more than those of what was just computed.
+    """
+    limits, graph = background.profitability.shared_casts, background.graph
+    if limits is None:
+        return False
+    elements = own = shared = 0.0
+    for value in node.inputs:
+        found = graph.values[value]
+        elements += found.size
+        if moved(graph, value).index not in background.weights:
+            body, _ = body_of_cast(graph, found.body, node.body)
+            runs = graph.trips(node) / graph.bodies[body].trips
+            if runs > 1:
+                shared += found.size / runs
+            else:
+                own += found.size
+    read, cast = limits
+    return flops_of(node) >= max(read * elements, intensity * own, cast * shared)
 
 
 def _limits(node: Node, profitability: Profitability) -> tuple[float, float] | None:

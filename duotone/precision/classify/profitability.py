@@ -26,6 +26,10 @@ class Profitability:
             not gain, since starting the fast kernel costs more than it saves.
         min_intensity: floating point operations per element of the operands below which it does
             not gain, since casting the operands costs more than it saves.
+        shared_casts: the same for a dot that shares casts with other executions, before a loop or
+            before any call: per element of the operands, and per element of the shared casts,
+            divided by the executions that share them. Operands that are cast each time need
+            :attr:`min_intensity`. ``None`` if sharing does not count.
         only_allow: whether only allow operations gain. Then all others stay full, and allow
             operations keep their float32 accumulators.
         window_dots: the FLOP, and FLOP per element of the operands, from which a convolution whose
@@ -43,6 +47,7 @@ class Profitability:
     allow: Traits | None = None
     min_flops: float = 0.0
     min_intensity: float = 0.0
+    shared_casts: tuple[float, float] | None = None
     only_allow: bool = False
     window_dots: tuple[float, float] | None = None
     convolutions: float = math.inf
