@@ -73,11 +73,9 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Loads the function and its arguments.
+    """Loads the function that a file or module, a colon and a name mean, and its arguments.
 
-    Args:
-        program: file or module, colon, name; dots in the name are attributes.
-        shapes: shapes of its arguments, if they are arrays.
+    Dots in the name are attributes; ``shapes`` are those of the arguments, if they are arrays.
 
     Raises:
         ArgumentError: there is no such file, module or function, its arguments are unknown, or the

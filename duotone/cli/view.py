@@ -71,9 +71,9 @@ def view(
 
     console = Console()
     if onnx.is_model(graph):
-        graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         from duotone.onnx import rewrite as rewrite_onnx
 
+        graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         onnx.check_options(graph, graphs, "TensorFlow graphs")
         painted = in_stages(
             console,
