@@ -78,8 +78,7 @@ def rewrite(
     painter: PainterOption = None,
     device: DeviceOption = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace an existing file, but never the input."),
+        bool, typer.Option("--force", help="Replace an existing file, but never the input.")
     ] = False,
     keep_io: onnx.KeepIoOption = True,
     keep_full: onnx.KeepFullOption = None,

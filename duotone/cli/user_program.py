@@ -45,8 +45,7 @@ ChosenHalfOption = Annotated[
 PaintTargetOption = Annotated[
     str | None,
     typer.Option(
-        help="Paint for this device, which need not be present: h100, a100, v5e, ….",
-        metavar="NAME",
+        help="Paint for this device, which need not be present: h100, a100, v5e, ….", metavar="NAME"
     ),
 ]
 _SHAPE = re.compile(r"^([a-z]+)(\d+)\[([\d,\s]*)\]$")
@@ -228,11 +227,7 @@ def _line_of(function: Callable[..., Any], error: Exception) -> str:
 
 
 def _check_call(
-    program: str,
-    name: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    remedy: str,
+    program: str, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], remedy: str
 ) -> None:
     """Raises if a function does not take these arguments by position."""
     refusal = _refusal(function, arguments)

@@ -89,11 +89,7 @@ def view(
         )
         _show_record(console, painted.record, nodes, most, tensorboard)
         return
-    models = {
-        "--half-io": not keep_io,
-        "--keep-full": keep_full,
-        "--provider": provider,
-    }
+    models = {"--half-io": not keep_io, "--keep-full": keep_full, "--provider": provider}
     onnx.check_options(graph, models, "ONNX models (*.onnx)")
     if _is_json(graph):
         if compare:

@@ -25,12 +25,7 @@ from duotone.policy.arguments import check_rewrite, is_off
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
 from duotone.policy.scales import check_scale
-from duotone.scale.gradient import (
-    check_argnums,
-    check_reach,
-    scaled_parts,
-    with_loss_scale_first,
-)
+from duotone.scale.gradient import check_argnums, check_reach, scaled_parts, with_loss_scale_first
 from duotone.scale.state import FixedLossScale, LossScale, NoLossScale
 from duotone.transforms.autocast import autocast, unwrapped
 

@@ -234,11 +234,7 @@ class WeightsRunner(Runner):
     """A function, its weights, and one rewritten program for each signature of the call."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        weights: Weights,
-        paint: Paints,
-        half: str | None,
+        self, function: Callable[..., Any], weights: Weights, paint: Paints, half: str | None
     ) -> None:
         """Takes the half type by name, or ``None`` if nothing becomes half."""
         super().__init__(function, lambda traced: paint(traced, 0)[1])

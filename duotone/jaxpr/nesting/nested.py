@@ -25,10 +25,7 @@ Results = Iterable[tuple[Paint, Any]]
 
 
 def stored_function(
-    r: Rewriter,
-    program: Program,
-    wants: Sequence[Paint],
-    avals: Sequence[Any],
+    r: Rewriter, program: Program, wants: Sequence[Paint], avals: Sequence[Any]
 ) -> Callable[..., list[Any]]:
     """Returns the rewritten program as a function of stored operands.
 

@@ -30,12 +30,7 @@ from duotone.graph.graph import (
 )
 from duotone.jaxpr.reading.attributes import attributes_of
 from duotone.jaxpr.reading.indices import Integers
-from duotone.jaxpr.reading.operations import (
-    EquationDescription,
-    describe,
-    dtype_name,
-    size_of,
-)
+from duotone.jaxpr.reading.operations import EquationDescription, describe, dtype_name, size_of
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.ops.jax import INTERVALS, TRAITS
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
@@ -188,12 +183,7 @@ class Builder:
         return found
 
     def program(
-        self,
-        jaxpr: _jax.ClosedJaxpr,
-        inputs: Sequence[int],
-        *,
-        body: int,
-        scopes: tuple[str, ...],
+        self, jaxpr: _jax.ClosedJaxpr, inputs: Sequence[int], *, body: int, scopes: tuple[str, ...]
     ) -> Program:
         """Returns the program of one call of ``jaxpr``."""
         opened = _jax.open_jaxpr(jaxpr)

@@ -93,13 +93,7 @@ def _pass(
     outputs: list[int] = []
     for value, var in zip(values, call.eqn.outvars if made is None else made, strict=True):
         outputs += b.node(
-            call.eqn,
-            op,
-            (value,),
-            [var.aval],
-            body=body,
-            scopes=call.scopes,
-            out_bodies=[outside],
+            call.eqn, op, (value,), [var.aval], body=body, scopes=call.scopes, out_bodies=[outside]
         )
     return range(first, len(b.nodes)), outputs
 
