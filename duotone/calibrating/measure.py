@@ -21,7 +21,12 @@ from jax.core import Tracer
 from duotone.errors import ArgumentTypeError, CalibrationError, kind_of
 from duotone.graph.graph import HALF_TYPES, Graph
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.signature import describe_callable, flatten_call, for_another_run
+from duotone.jaxpr.reading.signature import (
+    describe_callable,
+    flatten_call,
+    for_another_run,
+    name_of,
+)
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.running.observe import observe
 from duotone.policy.arguments import check_callable
@@ -69,11 +74,11 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     fn = api.function_inside(fn)
     tally: _Tally | None = None
     for batch in _elements(batches):
-        tally = tally or _Tally(_name_of(fn))
+        tally = tally or _Tally(name_of(fn))
         tally.add(fn, batch if type(batch) is tuple else (batch,), {})
     if tally is None:
         raise CalibrationError(
-            f"calibrate({_name_of(fn)}): there is no batch to measure; pass at least one, such as "
+            f"calibrate({name_of(fn)}): there is no batch to measure; pass at least one, such as "
             "[(params, images)]"
         )
     return tally.calibration()
@@ -102,7 +107,7 @@ class Calibrations:
             ArgumentTypeError, CalibrationError: as :func:`calibrate` does.
         """
         fn = api.function_inside(fn)
-        new = _Tally(_name_of(fn))
+        new = _Tally(name_of(fn))
         new.add(fn, args, kwargs)
         tally = self._tallies.setdefault(new.fingerprint, new)
         if tally is not new:
@@ -121,10 +126,6 @@ class Calibrations:
         measured = {new.fingerprint for new in own}
         others = [old for old in policy.calibrations if old.fingerprint not in measured]
         return policy.replace(calibration=(*own, *others))
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    return describe_callable(fn).removeprefix("autocast(").removesuffix(")")
 
 
 def _elements(batches: Iterable[Any]) -> Iterator[Any]:

@@ -16,12 +16,7 @@ import typer
 from duotone.cli import onnx_models as onnx
 from duotone.cli.output import STANDARD_OUTPUT, JsonOption, progress, show
 from duotone.cli.run import PolicyFileOption
-from duotone.cli.user_program import (
-    ChosenHalfOption,
-    load,
-    names,
-    settings,
-)
+from duotone.cli.user_program import ChosenHalfOption, load, names, settings
 from duotone.errors import ArgumentError
 
 

@@ -114,11 +114,7 @@ def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) 
 
 
 def comparison(results: Sequence[Result]) -> Table:
-    """Makes a table of the results with one column for each precision.
-
-    Args:
-        results: one per precision.
-    """
+    """Makes a table of the results with one column for each precision."""
     from rich.table import Table
 
     table = Table(title="Side by side", title_justify="left")

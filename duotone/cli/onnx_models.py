@@ -80,10 +80,7 @@ def is_model(path: str | Path) -> bool:
 def check_options(path: Path, given: Mapping[str, object], foreign: str) -> None:
     """Raises if the user gave options that have no meaning for a file.
 
-    Args:
-        path: the file.
-        given: options and their values; ``None``, false and empty ones were not given.
-        foreign: what the options are for, in words.
+    Options that are ``None``, false or empty were not given. They are for ``foreign`` files.
 
     Raises:
         ArgumentError: the user gave an option.

@@ -25,12 +25,9 @@ JsonOption = Annotated[
 
 
 def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
-    """Prints a result, and writes it as JSON.
+    """Prints a result, a Rich renderable or a string, and writes it as JSON.
 
-    Args:
-        view: a rich renderable, or a string.
-        json: the file; ``-`` writes only the JSON to standard output.
-        to_json: makes the JSON.
+    The file ``-`` writes only the JSON, to standard output.
 
     Raises:
         WriteError: the file system refuses the file.
@@ -49,11 +46,7 @@ def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
 
 
 def progress(*columns: ProgressColumn) -> Progress:
-    """Makes a progress display on stderr that disappears at the end.
-
-    Args:
-        *columns: what it shows, before the elapsed time.
-    """
+    """Makes a progress display on stderr, with the elapsed time; it disappears at the end."""
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
@@ -63,15 +56,7 @@ def progress(*columns: ProgressColumn) -> Progress:
 def in_stages(
     console: Console, rewrite: Callable[..., T], source: Path, out: Path | None, **options: Any
 ) -> T:
-    """Rewrites a file, and shows the current stage.
-
-    Args:
-        console: shows the stage.
-        rewrite: :func:`duotone.onnx.rewrite` or :func:`duotone.tensorflow.rewrite_file`.
-        source: the file or folder to read.
-        out: the file or folder to write; ``None`` writes nothing.
-        **options: other arguments of ``rewrite``.
-    """
+    """Calls ``rewrite(source, out, **options)`` and shows its current stage."""
     from rich.markup import escape
 
     def line(stage: str) -> str:

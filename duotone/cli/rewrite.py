@@ -78,8 +78,7 @@ def rewrite(
     painter: PainterOption = None,
     device: DeviceOption = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace an existing file, but never the input."),
+        bool, typer.Option("--force", help="Replace an existing file, but never the input.")
     ] = False,
     keep_io: onnx.KeepIoOption = True,
     keep_full: onnx.KeepFullOption = None,
@@ -96,12 +95,10 @@ def rewrite(
     from rich.console import Console
     from rich.markup import escape
 
-    from duotone.onnx import rewrite as rewrite_onnx
-    from duotone.tensorflow import graph_view as graphdef
-    from duotone.tensorflow.rewrite_file import rewrite_file
-
     console = Console()
     if onnx.is_model(graph):
+        from duotone.onnx import rewrite as rewrite_onnx
+
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device}
         onnx.check_options(graph, graphs, "TensorFlow graphs")
         rewritten = in_stages(
@@ -130,6 +127,9 @@ def rewrite(
                 err=True,
             )
         return
+    from duotone.tensorflow import graph_view as graphdef
+    from duotone.tensorflow.rewrite_file import rewrite_file
+
     models = {
         "--half-io": not keep_io,
         "--keep-full": keep_full,
@@ -159,12 +159,6 @@ def settings_of_graph(
     fetch: str | None, feed: str, dtype: str, device: str | None
 ) -> dict[str, Any]:
     """Converts options to arguments of :func:`duotone.tensorflow.rewrite_file`.
-
-    Args:
-        fetch: the option ``--fetch``.
-        feed: the option ``--feed``.
-        dtype: the option ``--dtype``.
-        device: the option ``--device``.
 
     Raises:
         ArgumentError: as :func:`parse_device`.

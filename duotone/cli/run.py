@@ -38,11 +38,7 @@ def _half_type(text: str) -> str:
 
 
 def half_type_option(help: str) -> Any:
-    """Makes the option ``--dtype``.
-
-    Args:
-        help: its line in the help.
-    """
+    """Makes the option ``--dtype`` with its line in the help."""
     return typer.Option(
         "--dtype",
         help=help,

@@ -20,12 +20,6 @@ from duotone.errors import ArgumentError
 def check_script(command: str, script: str, module: bool, options: Sequence[str]) -> None:
     """Raises if the script is a misspelt option or does not exist.
 
-    Args:
-        command: the name of the command, for the message.
-        script: a path, or the name of a module.
-        module: whether ``script`` is a module.
-        options: the options of the command.
-
     Raises:
         ArgumentError: the script is a misspelt option or does not exist.
     """
@@ -44,12 +38,6 @@ def check_script(command: str, script: str, module: bool, options: Sequence[str]
 
 def execute(command: str, script: str, arguments: Sequence[str], module: bool) -> int:
     """Runs a script or module as ``__main__``.
-
-    Args:
-        command: the name of the command, for the message.
-        script: a path, or the name of a module.
-        arguments: the arguments of the script.
-        module: whether ``script`` is a module.
 
     Returns:
         The exit status: 0, 1 after an error, or 130 after Ctrl-C; both are printed.

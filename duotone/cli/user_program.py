@@ -45,8 +45,7 @@ ChosenHalfOption = Annotated[
 PaintTargetOption = Annotated[
     str | None,
     typer.Option(
-        help="Paint for this device, which need not be present: h100, a100, v5e, ….",
-        metavar="NAME",
+        help="Paint for this device, which need not be present: h100, a100, v5e, ….", metavar="NAME"
     ),
 ]
 _SHAPE = re.compile(r"^([a-z]+)(\d+)\[([\d,\s]*)\]$")
@@ -73,11 +72,9 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Loads the function and its arguments.
+    """Loads the function that a file or module, a colon and a name mean, and its arguments.
 
-    Args:
-        program: file or module, colon, name; dots in the name are attributes.
-        shapes: shapes of its arguments, if they are arrays.
+    Dots in the name are attributes; ``shapes`` are those of the arguments, if they are arrays.
 
     Raises:
         ArgumentError: there is no such file, module or function, its arguments are unknown, or the
@@ -230,11 +227,7 @@ def _line_of(function: Callable[..., Any], error: Exception) -> str:
 
 
 def _check_call(
-    program: str,
-    name: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    remedy: str,
+    program: str, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], remedy: str
 ) -> None:
     """Raises if a function does not take these arguments by position."""
     refusal = _refusal(function, arguments)

@@ -71,9 +71,9 @@ def view(
 
     console = Console()
     if onnx.is_model(graph):
-        graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         from duotone.onnx import rewrite as rewrite_onnx
 
+        graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         onnx.check_options(graph, graphs, "TensorFlow graphs")
         painted = in_stages(
             console,
@@ -89,11 +89,7 @@ def view(
         )
         _show_record(console, painted.record, nodes, most, tensorboard)
         return
-    models = {
-        "--half-io": not keep_io,
-        "--keep-full": keep_full,
-        "--provider": provider,
-    }
+    models = {"--half-io": not keep_io, "--keep-full": keep_full, "--provider": provider}
     onnx.check_options(graph, models, "ONNX models (*.onnx)")
     if _is_json(graph):
         if compare:

@@ -28,16 +28,7 @@ def write(
     classes: Classes,
     painting: Painting,
 ) -> None:
-    """Writes the three files of one rewrite.
-
-    Args:
-        folder: an existing folder; the policy has checked it.
-        before: the original program.
-        after: the rewritten program.
-        graph: its graph.
-        classes: its classes.
-        painting: its precisions.
-    """
+    """Writes the three files of one rewrite, into a folder that the policy has checked."""
     stamp = f"{time.time_ns()}_{os.getpid()}"
     write_atomically(folder / f"graphdef_preop_{stamp}.jaxpr.txt", f"{before}\n")
     write_atomically(folder / f"graphdef_AutoMixedPrecision_{stamp}.jaxpr.txt", f"{after}\n")

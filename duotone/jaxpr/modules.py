@@ -66,8 +66,7 @@ _replaced: dict[tuple[type, str], tuple[Any, Any]] = {}
 def named_modules(*arguments: Any) -> Iterator[None]:
     """Traces the operations of each module in a name scope with the module's path.
 
-    Args:
-        *arguments: the function and its arguments; the modules in them become known by their paths.
+    The arguments are the function and its arguments; the modules in them become known by paths.
     """
     if not _module_classes():
         yield
@@ -90,11 +89,7 @@ def named_modules(*arguments: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def holding(*trees: Any) -> Iterator[None]:
-    """Makes the modules in pytrees and containers known by their paths, if duotone is tracing.
-
-    Args:
-        *trees: modules, and pytrees or containers of modules.
-    """
+    """Makes the modules in pytrees and containers known by their paths, if duotone is tracing."""
     if not _naming.traces:
         yield
         return
@@ -112,11 +107,7 @@ def holding(*trees: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inside(module: Any) -> Iterator[None]:
-    """Returns a context in the scope of a module, if duotone is tracing.
-
-    Args:
-        module: an NNX or Equinox module whose method is called.
-    """
+    """Returns a context in the scope of an NNX or Equinox module, if duotone is tracing."""
     if not _naming.traces or module is _naming.current:
         yield
         return

@@ -162,13 +162,7 @@ def paint_for_device(
 def resolved_for_device(
     policy: Policy, half: HalfType, *, chosen: bool
 ) -> tuple[Resolved, DeviceForms]:
-    """Resolves a policy as :func:`paint_for_device` does, without a program.
-
-    Args:
-        policy: merged with the environment.
-        half: the half type.
-        chosen: whether duotone chose it.
-    """
+    """Resolves a policy as :func:`paint_for_device` does, without a program."""
     forms = device_forms(policy, half, chosen)
     return resolved_for(policy, half, forms), forms
 
@@ -181,15 +175,7 @@ def paint_alone(
     chosen: bool = False,
     site: CallSite = ALONE,
 ) -> PaintedProgram:
-    """Paints a program as for a call outside of ``jit``, which has compiler options if they gain.
-
-    Args:
-        jaxpr: as for :func:`paint_for_device`, like all other arguments.
-        policy: merged with the environment.
-        half: the half type.
-        chosen: whether duotone chose it.
-        site: how it is called.
-    """
+    """Paints a program as for a call outside of ``jit``, with compiler options if they gain."""
     if not (declines(policy, chosen) and compiler_options()):
         return paint_for_device(jaxpr, policy, half, chosen=chosen, site=site)
 
@@ -204,9 +190,7 @@ def paint_alone(
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
     """Returns a program in which nothing is half, since mixed precision is switched off.
 
-    Args:
-        jaxpr: the program.
-        policy: merged with the environment; its list edits show in the record.
+    The list edits of the policy show in its record.
     """
     half, built = HALF_TYPES["bfloat16"], build(jaxpr)
     forms = device_forms(policy, half, False)
@@ -216,10 +200,6 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
 
 def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
     """Returns the rewritten program as a function; tracing it gives the jaxpr.
-
-    Args:
-        jaxpr: the program.
-        painted: its precisions.
 
     Returns:
         A function of arrays in the precisions of

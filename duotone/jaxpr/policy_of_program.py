@@ -20,11 +20,6 @@ from duotone.precision.resolved import Resolved
 def resolved_for(policy: Policy, half: HalfType, forms: DeviceForms) -> Resolved:
     """Returns a policy as the stages take it, for the operations of JAX.
 
-    Args:
-        policy: merged with the environment.
-        half: the half type.
-        forms: how half is used on the device.
-
     Raises:
         PolicyError: as :func:`~duotone.policy.resolve.resolve`.
     """

@@ -32,15 +32,9 @@ _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
 def record_of(painted: PaintedProgram, collection: Collection | None = None) -> Record:
     """Returns the record of a painted program.
 
-    Args:
-        painted: the program.
-        collection: the collection of its trace; ``None`` if it contains no rewritten programs.
+    A collection has the records of the rewritten programs that it contains.
     """
-    return _alone(painted) if collection is None else _joined(painted, collection).record
-
-
-def _alone(painted: PaintedProgram) -> Record:
-    return make_record(
+    record = make_record(
         painted.built.graph,
         painted.classes,
         painted.painting,
@@ -48,11 +42,11 @@ def _alone(painted: PaintedProgram) -> Record:
         painted.half,
         painted.optimizations,
     )
+    return record if collection is None else _joined(record, painted.built, collection).record
 
 
-def _joined(painted: PaintedProgram, collection: Collection) -> Joined:
-    built = painted.built
-    return join(_alone(painted), built.graph, _insides(built, collection))
+def _joined(record: Record, built: BuiltGraph, collection: Collection) -> Joined:
+    return join(record, built.graph, _insides(built, collection))
 
 
 def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[str]:
@@ -69,7 +63,7 @@ def _insides(built: BuiltGraph, collection: Collection) -> dict[int, Inside]:
         if entry is None:
             continue
         node = built.graph.nodes[step.nodes[0]]
-        program = _joined(entry.painted, collection)
+        program = _joined(record_of(entry.painted), entry.painted.built, collection)
         if not same_program(step.eqn.params["jaxpr"], entry.jaxpr):
             program = _read(step.eqn.params["jaxpr"], entry.painted, program.record, collection)
         found[node.index] = Inside(program, built.graph.trips(node), node.scope)
@@ -87,4 +81,4 @@ def _read(
         return lists.get(node.op, node.list_key).kind.value
 
     read = read_record(built.graph, half, record, listed, _ALIASES)
-    return join(read, built.graph, _insides(built, collection))
+    return _joined(read, built, collection)

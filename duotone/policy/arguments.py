@@ -22,12 +22,7 @@ _HANDS_ON = ("cast_params", "explain")
 
 
 def check_callable(name: str, fn: Any) -> None:
-    """Raises unless a function was given.
-
-    Args:
-        name: the public function that was called, for the error.
-        fn: the argument.
-    """
+    """Raises unless a function was given."""
     if not callable(fn):
         raise ArgumentTypeError(
             f"{name}: fn is {shown(fn)}, which is not callable; pass the function itself, not what "
@@ -52,6 +47,14 @@ def refuse_heal(name: str, policy: Policy | None) -> None:
             "policy=policy); or leave heal out, here as policy.replace(heal=0), and ask "
             f"duotone.blame what to keep full{_else(name, 'policy')}"
         )
+
+
+def check_rewrite(name: str, fn: Any, policy: Any, calibration: Any) -> None:
+    """Raises unless a function can be rewritten with these arguments."""
+    check_callable(name, fn)
+    check_policy(name, policy)
+    refuse_heal(name, policy)
+    check_calibration(name, calibration)
 
 
 def without_heal(policy: Policy | None) -> Policy | None:

@@ -60,7 +60,7 @@ class ValueRange:
         return max(abs(self.low), abs(self.high))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Calibration:
     """Measured ranges of a function's values. Two records are equal if their contents are.
 
@@ -86,9 +86,6 @@ class Calibration:
     batches: int
     values: tuple[ValueRange, ...]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Calibration) and self._key == other._key
-
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
@@ -106,10 +103,6 @@ class Calibration:
 
     def __repr__(self) -> str:
         return f"<{self.title}>"
-
-    @property
-    def _key(self) -> tuple[object, ...]:
-        return self.fingerprint, self.function, self.batches, self.values
 
     @functools.cached_property
     def measured(self) -> Mapping[int, Measured]:

@@ -109,9 +109,6 @@ class Setting(NamedTuple):
 def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
     """Returns all settings in `environ`, in the order of ``VARIABLES``.
 
-    Args:
-        environ: Variable names and values, such as ``os.environ``.
-
     Returns:
         One setting per variable that was read; none for variables that are not set.
 
@@ -178,8 +175,12 @@ def environment_error(name: str, value: str, problem: str, takes: str) -> Enviro
 _LIST_TAKES = "operation names separated by commas, such as exp,dot_general (empty: none)"
 
 
+def _entries(value: str) -> frozenset[str]:
+    return frozenset(entry.strip() for entry in value.split(",")) - {""}
+
+
 def _parse_list(name: str, value: str) -> frozenset[str]:
-    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+    entries = _entries(value)
     for entry in sorted(entries):
         # Users wrote "BiasAdd|Softmax", which TensorFlow silently took as one unknown name.
         if re.search(r"[\s|;\"']", entry):
@@ -195,7 +196,7 @@ def _some_of(field: str) -> Variable:
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
     def parse(name: str, value: str) -> frozenset[str]:
-        entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+        entries = _entries(value)
         for entry in sorted(entries.difference(known)):
             (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
             problem = f"{entry!r} is not one of the {kind}; {near!r} is the nearest"
@@ -204,20 +205,6 @@ def _some_of(field: str) -> Variable:
 
     effect = f"switches {kind} off (docs/{kind}.md)"
     return Variable(field, f"DUOTONE_{field.upper()}", takes, effect, example, parse)
-
-
-def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
-    """Parses one of some words; None for an empty value, where that is allowed."""
-
-    def parse(name: str, value: str) -> str | None:
-        if not value.strip() and "(empty" in takes:
-            return None
-        for choice in choices:
-            if value.strip().lower() == choice.lower():
-                return choice
-        raise environment_error(name, value, problem, takes)
-
-    return parse
 
 
 _BOOLEAN_TAKES = "0, 1, true or false"
@@ -299,7 +286,15 @@ def _word(
 ) -> Variable:
     """Returns the variable of a field that takes one of some words, or may be empty."""
     takes = f"{', '.join(choices[:-1])} or {choices[-1]}" + (f" (empty: {empty})" if empty else "")
-    parse = _one_of(choices, problem, takes)
+
+    def parse(name: str, value: str) -> str | None:
+        if empty and not value.strip():
+            return None
+        for choice in choices:
+            if value.strip().lower() == choice.lower():
+                return choice
+        raise environment_error(name, value, problem, takes)
+
     return Variable(field, f"DUOTONE_{field.upper()}", takes, effect, example, parse)
 
 

@@ -33,10 +33,6 @@ _PATHS = ("log_path", "calibration")
 def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
     """Returns the arguments for a policy in a file.
 
-    Args:
-        path: the path of the file.
-        fields: the fields that a policy has.
-
     Returns:
         Values by field; paths are made absolute, and a calibration is loaded.
 

@@ -2,8 +2,8 @@
 
 Lists written for TensorFlow have TensorFlow names (``MatMul``), and lists for duotone have names of
 JAX primitives (``dot_general``). To add a hint, add the TensorFlow name to the line of its
-primitive in ``_ONE_PRIMITIVE``, or to ``_SEVERAL_PRIMITIVES`` if JAX needs more than one. Names are
-never translated silently, because one TensorFlow operation is rarely exactly one primitive.
+primitive, or of its primitives, in ``_OF_PRIMITIVES``. Names are never translated silently, because
+one TensorFlow operation is rarely exactly one primitive.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _OF_ONE_NAME = (
     "Erfc Floor Ceil Round ArgMax ArgMin Cumsum Cumprod Reshape Squeeze Transpose"
 )
 """TensorFlow operations whose JAX primitive has the same name in lower case."""
-# These map a JAX primitive to the TensorFlow operations that it replaces.
-_ONE_PRIMITIVE: dict[str, str] = {
+_OF_PRIMITIVES: dict[str, str] = {
     "dot_general": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
     "conv_general_dilated": (
         "Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilter "
@@ -63,55 +62,39 @@ _ONE_PRIMITIVE: dict[str, str] = {
     "le": "LessEqual",
     "gt": "Greater",
     "ge": "GreaterEqual",
+    "reduce_max sub exp reduce_sum div": "Softmax",
+    "reduce_max sub exp reduce_sum log": (
+        "LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
+    ),
+    "reduce_sum div": "Mean",
+    "square reduce_sum mul": "L2Loss",
+    "sub square": "SquaredDifference",
+    "integer_pow div": "Reciprocal Inv",
+    "div floor": "FloorDiv",
+    "max min": "Relu6",
+    "mul select_n": "LeakyRelu",
+    "expm1 select_n": "Elu",
+    "expm1 select_n mul": "Selu",
+    "max abs exp log1p": "Softplus",
+    "abs add div": "Softsign",
+    "reduce_sum sub rsqrt mul add": (
+        "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGradV2 FusedBatchNormGradV3"
+    ),
+    "gt select_n": "ReluGrad",
+    "sub mul": "SigmoidGrad TanhGrad",
+    "dot_general logistic tanh mul add": (
+        "CudnnRNN CudnnRNNV2 CudnnRNNV3 LSTMBlockCell BlockLSTM BlockLSTMV2 GRUBlockCell"
+    ),
 }
-
-_BATCH_NORM = ("reduce_sum", "sub", "rsqrt", "mul", "add")
-_CROSS_ENTROPY = ("reduce_max", "sub", "exp", "reduce_sum", "log")
-_RECURRENT = ("dot_general", "logistic", "tanh", "mul", "add")
-
-# These map a TensorFlow operation to the JAX primitives that replace it.
-_SEVERAL_PRIMITIVES: dict[str, tuple[str, ...]] = {
-    "Softmax": ("reduce_max", "sub", "exp", "reduce_sum", "div"),
-    "LogSoftmax": _CROSS_ENTROPY,
-    "SoftmaxCrossEntropyWithLogits": _CROSS_ENTROPY,
-    "SparseSoftmaxCrossEntropyWithLogits": _CROSS_ENTROPY,
-    "Mean": ("reduce_sum", "div"),
-    "L2Loss": ("square", "reduce_sum", "mul"),
-    "SquaredDifference": ("sub", "square"),
-    "Reciprocal": ("integer_pow", "div"),
-    "Inv": ("integer_pow", "div"),
-    "FloorDiv": ("div", "floor"),
-    "Relu6": ("max", "min"),
-    "LeakyRelu": ("mul", "select_n"),
-    "Elu": ("expm1", "select_n"),
-    "Selu": ("expm1", "select_n", "mul"),
-    "Softplus": ("max", "abs", "exp", "log1p"),
-    "Softsign": ("abs", "add", "div"),
-    "FusedBatchNorm": _BATCH_NORM,
-    "FusedBatchNormV2": _BATCH_NORM,
-    "FusedBatchNormV3": _BATCH_NORM,
-    "FusedBatchNormGradV2": _BATCH_NORM,
-    "FusedBatchNormGradV3": _BATCH_NORM,
-    "ReluGrad": ("gt", "select_n"),
-    "SigmoidGrad": ("sub", "mul"),
-    "TanhGrad": ("sub", "mul"),
-    "CudnnRNN": _RECURRENT,
-    "CudnnRNNV2": _RECURRENT,
-    "CudnnRNNV3": _RECURRENT,
-    "LSTMBlockCell": _RECURRENT,
-    "BlockLSTM": _RECURRENT,
-    "BlockLSTMV2": _RECURRENT,
-    "GRUBlockCell": _RECURRENT,
-}
+"""The JAX primitives, one or several, that replace some TensorFlow operations."""
 
 TENSORFLOW_OPERATIONS: dict[str, tuple[str, ...]] = {
     **{operation: (operation.lower(),) for operation in _OF_ONE_NAME.split()},
     **{
-        operation: (primitive,)
-        for primitive, operations in _ONE_PRIMITIVE.items()
+        operation: tuple(primitives.split())
+        for primitives, operations in _OF_PRIMITIVES.items()
         for operation in operations.split()
     },
-    **_SEVERAL_PRIMITIVES,
 }
 """The JAX primitives that do the work of each TensorFlow operation, by name."""
 
@@ -121,11 +104,6 @@ _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
 
 def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
     """Returns the name to write instead of `name`, as the end of a sentence in an error message.
-
-    Args:
-        name: An operation name that is not in `known`.
-        known: The names that the front end knows.
-        shows: The call or command that shows the names in a program.
 
     Returns:
         The primitive or primitives of a TensorFlow operation, else the known names that look most

@@ -8,12 +8,12 @@ from typing import Any
 
 from duotone.policy.policy import Policy
 
-# A folder of this machine; the model may be loaded on another one, where a policy that names a
-# folder which is not there could not even be made.
-
 
 def policy_data(policy: Policy | None) -> dict[str, Any] | None:
-    """Returns the fields of a policy that are not defaults, as plain data; without ``log_path``."""
+    """Returns the fields of a policy that are not defaults, as plain data; without ``log_path``.
+
+    The model may be loaded on another machine, where a policy with a folder of this one is refused.
+    """
     if policy is None:
         return None
     data = {}

@@ -241,7 +241,9 @@ class Policy:
             ('TREAT_INFER_AS_DENY', ['tanh'])
         """
         found = [(s.field, s.value, VARIABLE + s.variable) for s in read_settings(environ)]
-        found = [*self._settings_of_file(environ.get(POLICY_FILE, "")), *found]
+        if (path := environ.get(POLICY_FILE, "")).strip():
+            read = Policy.from_file(path)._set_fields()
+            found = [*((field, value, f"{FILE}{path}") for field, value in read.items()), *found]
         if not found:
             return self
         changes: dict[str, Any] = {}
@@ -280,13 +282,6 @@ class Policy:
             return cls(**fields)
         except PolicyError as error:
             raise type(error)(f"{path}: {error}") from error
-
-    def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
-        """Returns field, value and source of each setting in a policy file."""
-        if not path.strip():
-            return []
-        read = Policy.from_file(path)._set_fields()
-        return [(field, value, f"{FILE}{path}") for field, value in read.items()]
 
     def _set_fields(self) -> dict[str, Any]:
         """Returns the value of each field that differs from its default."""

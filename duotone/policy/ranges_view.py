@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -15,6 +15,9 @@ from duotone.precision.ranges.refine import MOSTLY_SMALL
 from duotone.text.columns import plain
 from duotone.text.numbers import add_row
 
+if TYPE_CHECKING:
+    from duotone.policy.calibration import ValueRange
+
 _FLOAT16 = HALF_TYPES["float16"]
 _STYLE = {"overflows": "red", "underflows": "yellow"}
 _WIDTH = 80
@@ -22,41 +25,7 @@ _NAME = 26
 """The width of the names in a table of 80 columns."""
 
 
-class Range(Protocol):
-    """The fields of :class:`duotone.policy.calibration.ValueRange` that the table shows."""
-
-    @property
-    def name(self) -> str:
-        """The path of an argument, or the scope and the operation of a result."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape on the first batch."""
-        ...
-
-    @property
-    def smallest(self) -> float:
-        """The smallest magnitude that is not 0."""
-        ...
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude."""
-        ...
-
-    @property
-    def small(self) -> float:
-        """The share below float16's normal numbers."""
-        ...
-
-    @property
-    def over(self) -> float:
-        """The share beyond 65504."""
-        ...
-
-
-def mark(value: Range) -> str:
+def mark(value: ValueRange) -> str:
     """Returns ``"overflows"`` if the largest magnitude exceeds float16.
 
     Returns ``"underflows"`` if more than half of the elements are below its normal numbers, else an
@@ -67,14 +36,8 @@ def mark(value: Range) -> str:
     return "underflows" if value.small > MOSTLY_SMALL else ""
 
 
-def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
-    """Returns measured ranges as a Rich renderable.
-
-    Args:
-        title: a line above.
-        values: the measured values, in program order.
-        width: in columns.
-    """
+def table(title: str, values: Sequence[ValueRange], width: int = _WIDTH) -> Group:
+    """Returns measured ranges as a Rich renderable: a title, and a row for each value in order."""
     view = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     view.add_column("value", overflow="fold", max_width=max(_NAME, width - _WIDTH + _NAME))
     view.add_column("shape", overflow="fold")
@@ -121,7 +84,7 @@ def _share(share: float) -> str:
     return "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
-def render(title: str, values: Sequence[Range]) -> str:
+def render(title: str, values: Sequence[ValueRange]) -> str:
     """Returns :func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
     width = max(shutil.get_terminal_size().columns, _WIDTH)
     return "\n".join(map(str.rstrip, plain(table(title, values, width), width).splitlines()))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -61,40 +62,32 @@ def keep_half() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def scaling_loss() -> Iterator[None]:
+def scaling_loss() -> contextlib.AbstractContextManager[Any]:
     """Marks code that multiplies a loss by its scale, as :func:`updating` does, for ``blame``."""
-    with jax.named_scope(LOSS_SCALE):
-        yield
+    return jax.named_scope(LOSS_SCALE)
 
 
-@contextlib.contextmanager
-def updating() -> Iterator[None]:
+def updating() -> contextlib.AbstractContextManager[Any]:
     """Keeps duotone's own code around a gradient in float32: loss scales, checks, optimizers.
 
     Records show the rule ``update`` for it, and ``pinned`` for code that the user keeps full.
     """
-    with jax.named_scope(_UPDATE):
-        yield
+    return jax.named_scope(_UPDATE)
 
 
-@contextlib.contextmanager
-def switched_off() -> Iterator[None]:
+def switched_off() -> contextlib.AbstractContextManager[Any]:
     """Keeps the operations traced inside as they are written, whatever a rewrite around them says.
 
     :func:`keep_half` and the policy of an outer rewrite have no effect inside. A function inside
     that is switched on is rewritten by itself.
     """
-    with jax.named_scope(_SWITCHED_OFF):
-        yield
+    return jax.named_scope(_SWITCHED_OFF)
 
 
 def region_of(scopes: Sequence[str]) -> str:
     """Returns a node's region: ``"full"``, ``"half"``, ``"off"``, ``"update"`` or ``""``.
 
-    Args:
-        scopes: name scopes, outermost first. The innermost region decides, unless one is switched
-            off.
+    The innermost name scope that is a region decides, unless one is switched off.
     """
     if _SWITCHED_OFF in scopes:
         return "off"

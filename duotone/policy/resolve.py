@@ -13,7 +13,6 @@ from duotone.errors import PolicyError
 from duotone.graph.graph import FULL_DTYPE, HalfType
 from duotone.ops.entries import OWN, Entry, Kind
 from duotone.ops.traits import Trait
-from duotone.policy.calibration import Calibration
 from duotone.policy.policy import LISTS, Policy
 from duotone.precision.classify.classes import Pins
 from duotone.precision.classify.lists import OpLists
@@ -36,12 +35,7 @@ def resolve(
 ) -> Resolved:
     """Resolves a policy for one half type and device.
 
-    Args:
-        policy: merged with the environment.
-        half: the half type.
-        lists: the front end's lists for it, with the policy's level and edits.
-        profitability: the operations that gain from half on the device.
-        optimizations: names of the device's optimizations.
+    The policy is merged with the environment, and ``lists`` has its level and edits already.
 
     Raises:
         PolicyError: ``reduce_dtype`` is the other half type.
@@ -60,7 +54,7 @@ def resolve(
         ),
         profitability=profitability.without(policy.optimizations_remove),
         ranges=policy.ranges,
-        measurements=_measurements(policy.calibration),
+        measurements=_measurements(policy),
         reduce_dtype=_reduce_dtype(policy, half),
         log_path=policy.log_path,
         log_decisions=policy.log_decisions,
@@ -80,11 +74,7 @@ def edited_lists(
 ) -> OpLists:
     """Returns the lists for a half type, with a policy's level and edits.
 
-    Args:
-        policy: merged with the environment.
-        half: the half type.
-        entries: the rows of the front end's table.
-        rename: converts the names in list edits to those of the table.
+    Names in list edits are converted by ``rename`` to those of the front end's table, ``entries``.
     """
     added = {Kind(name): frozenset(rename(getattr(policy, f"{name}_add"))) for name in LISTS}
     removed = {Kind(name): frozenset(rename(getattr(policy, f"{name}_remove"))) for name in LISTS}
@@ -108,14 +98,9 @@ def _added_in_half(entry: Entry) -> Entry:
     return dataclasses.replace(entry, kind=Kind.INFER, reason=_IN_HALF, source=OWN)
 
 
-def _measurements(
-    given: Calibration | tuple[Calibration, ...] | None,
-) -> Measurements | tuple[Measurements, ...] | None:
-    if given is None:
-        return None
-    if isinstance(given, tuple):
-        return tuple(Measurements(c.function, c.fingerprint, c.measured) for c in given)
-    return Measurements(given.function, given.fingerprint, given.measured)
+def _measurements(policy: Policy) -> Measurements | tuple[Measurements, ...] | None:
+    found = [Measurements(c.function, c.fingerprint, c.measured) for c in policy.calibrations]
+    return tuple(found) if isinstance(policy.calibration, tuple) else next(iter(found), None)
 
 
 def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:

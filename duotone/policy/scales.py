@@ -93,9 +93,6 @@ def _check_number(name: str, number: Any) -> float:
 def word_or_number(loss_scale: Any) -> str | float | None:
     """Returns the argument ``loss_scale`` if it is a word or a number, else None.
 
-    Args:
-        loss_scale: any argument.
-
     Returns:
         ``"dynamic"`` or a float from 2**-126 to 2**126; None if it is neither word nor number.
 

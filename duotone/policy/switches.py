@@ -57,9 +57,6 @@ class Switches(NamedTuple):
 def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
     """Reads the switches of an environment.
 
-    Args:
-        environ: Variable names and values.
-
     Raises:
         EnvironmentVariableError: A variable that is read has a value it does not accept.
 

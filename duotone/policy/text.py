@@ -14,10 +14,7 @@ VARIABLE, FILE = "environment variable ", "policy file "
 def described(fields: Mapping[str, Any], lists: Sequence[str], sources: Iterable[str]) -> str:
     """Returns all that differs from the defaults, on one line.
 
-    Args:
-        fields: the value of each field that differs from its default.
-        lists: the names of its lists.
-        sources: where its settings come from.
+    Takes the fields that differ, the names of lists, and where the settings come from.
     """
     text = f"policy: {'; '.join(_phrases(fields, lists)) or 'all defaults'}"
     outside = [source for source in sources if source.startswith((VARIABLE, FILE))]

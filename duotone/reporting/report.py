@@ -21,7 +21,7 @@ from duotone.comparing.comparison import SideBySide
 from duotone.devices import Target, assuming, find_target
 from duotone.errors import ArgumentTypeError, shown
 from duotone.explaining.page.assemble import make_page
-from duotone.jaxpr.reading.signature import describe_callable
+from duotone.jaxpr.reading.signature import name_of
 from duotone.policy.policy import Policy
 from duotone.transforms import autocast as api
 
@@ -94,10 +94,9 @@ def report(
     with assuming(None if device is None else device.device()):
         seen = api.explain(step, *args, dtype=dtype, policy=policy, **kwargs)
     painted_for = "" if device is None else f", painted for {device.description}"
-    name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
     page = make_page(
         seen,
-        title=title or name.rpartition("<locals>.")[2],
+        title=title or name_of(step).rpartition("<locals>.")[2],
         about=f"{seen.summary.half_dtype}{painted_for}",
         comparison=comparison,
         blame=blame,

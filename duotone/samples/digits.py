@@ -39,9 +39,6 @@ class Precision(enum.StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-# ---------------------------------------------------------------------------- data
-
-
 class Digits(NamedTuple):
     """Images ``float32[n, 8, 8, 1]`` from 0 to 1 and labels ``int32[n]`` from 0 to 9."""
 
@@ -78,9 +75,6 @@ def _batches(
     for start in range(0, len(order) - BATCH + 1, BATCH):
         chosen = order[start : start + BATCH]
         yield images[chosen], labels[chosen]
-
-
-# ---------------------------------------------------------------------------- model
 
 
 def init_params(key: jax.Array) -> Params:
@@ -135,9 +129,6 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns the mean cross-entropy of a batch, ``float32[]``."""
     scores = logits(params, images)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, labels))
-
-
-# ---------------------------------------------------------------------------- training
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, kind_of, plural
-from duotone.text.skipped_steps import SkippedSteps
 
 logger = logging.getLogger("duotone")
 
@@ -43,20 +42,22 @@ class Reading(NamedTuple):
 SKIPPED_IN_VAIN = 10
 """The number of skipped steps, not in a row, that triggers a warning if the scale cannot fall."""
 
+_OFTEN = 10
+"""The factor by which the skipped steps have grown before they are logged again."""
+
 WARN_AFTER = 50
 """The number of consecutive steps skipped at the smallest scale that triggers the warning. A good
 run skips none there: falling from 2**24 takes 24 skipped steps, and at the floor the scale can no
 longer be the cause."""
 
 
-class StuckAlarm(SkippedSteps):
+class StuckAlarm:
     """The warnings of an optimizer: steps that are skipped, and losses that are not finite.
 
     It warns once if many consecutive steps are skipped at the smallest scale. It also warns once,
     earlier, of losses that are not finite, or of skipped steps with good steps between them.
 
     Args:
-        warn_after: the number of consecutive skipped steps.
         ask: returns a sentence that names the operation to blame, or an empty string.
     """
 
@@ -71,11 +72,29 @@ class StuckAlarm(SkippedSteps):
         "duotone.blame(step, ...) with the arguments of such a step names the operation."
     )
 
-    def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
-        super().__init__()
-        self.warn_after = warn_after
+    def __init__(self, ask: Callable[[], str] = lambda: "") -> None:
+        self.warn_after = WARN_AFTER
         self._ask = ask
         self._rung = self._warned_of_some = False
+        self._counted = 0
+
+    def count(self, skipped: int, loss_scale: float) -> None:
+        """Logs the first skipped step, and again when there are ten times as many.
+
+        Args:
+            skipped: the total number of skipped steps.
+            loss_scale: the scale in use now.
+        """
+        if not skipped or skipped < _OFTEN * self._counted:
+            return
+        self._counted = skipped
+        logger.warning(
+            "%s skipped, because gradients were not finite: weights stayed as they were, and the "
+            "loss scale is now %g. A few are normal while a loss scale comes down to what fits; "
+            "optimizer.metrics() counts them.",
+            plural(skipped, "step"),
+            loss_scale,
+        )
 
     def check(self, reading: Reading) -> None:
         """Warns if the limit is reached and it has not warned before."""

@@ -30,8 +30,8 @@ from duotone.policy.arguments import (
     check_calibration,
     check_callable,
     check_policy,
+    check_rewrite,
     half_named,
-    refuse_heal,
     without_heal,
 )
 from duotone.policy.calibration import Calibration
@@ -147,10 +147,7 @@ def autocast(
             weights=weights,
             enabled=enabled,
         )
-    check_callable("autocast", fn)
-    check_policy("autocast", policy)
-    refuse_heal("autocast", policy)
-    check_calibration("autocast", calibration)
+    check_rewrite("autocast", fn, policy, calibration)
     chosen = dtype is None
     fixed = None
     if weights is not None:
@@ -326,13 +323,7 @@ def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
-    """Raises the errors that :func:`autocast` raises for these arguments; asks no device.
-
-    Args:
-        name: the public function that the user called, for the error.
-        dtype: the ``dtype`` argument of that function.
-        policy: the ``policy`` argument of that function.
-    """
+    """Raises the errors that :func:`autocast` raises for these arguments; asks no device."""
     check_policy(name, policy)
     if dtype is not None:
         half_named(name, dtype)
@@ -342,11 +333,6 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
     """Returns the name of the half type that :func:`autocast` uses for these arguments.
 
     With ``dtype=None`` it asks the default device, which starts JAX's backends; it logs nothing.
-
-    Args:
-        name: the public function that the user called, for the error.
-        dtype: the ``dtype`` argument of that function.
-        policy: the ``policy`` argument of that function.
 
     Returns:
         ``"float16"``, ``"bfloat16"``, or ``None`` if functions stay unchanged.

@@ -21,22 +21,11 @@ from typing import Any
 import jax
 
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of, shown
-from duotone.policy.arguments import (
-    check_calibration,
-    check_callable,
-    check_policy,
-    is_off,
-    refuse_heal,
-)
+from duotone.policy.arguments import check_rewrite, is_off
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
 from duotone.policy.scales import check_scale
-from duotone.scale.gradient import (
-    check_argnums,
-    check_reach,
-    scaled_parts,
-    with_loss_scale_first,
-)
+from duotone.scale.gradient import check_argnums, check_reach, scaled_parts, with_loss_scale_first
 from duotone.scale.state import FixedLossScale, LossScale, NoLossScale
 from duotone.transforms.autocast import autocast, unwrapped
 
@@ -90,10 +79,8 @@ def grad(
         (dtype('float32'), (8, 4))
     """
     jax_takes = (argnums, has_aux, holomorphic, allow_int, reduce_axes)
-    fun, settings = _checked("duotone.grad", fun, dtype, policy, calibration, enabled)
-    if scale is None:
-        return _plain("duotone.grad", jax.grad, fun, jax_takes, settings)
-    return _scaled("duotone.grad", fun, jax_takes, scale, settings)
+    settings = {"dtype": dtype, "policy": policy, "calibration": calibration, "enabled": enabled}
+    return _painted(jax.grad, fun, jax_takes, scale, settings)
 
 
 def value_and_grad(
@@ -174,21 +161,27 @@ def value_and_grad(
         (8.0, 0.9750000238418579, 1)
     """
     jax_takes = (argnums, has_aux, holomorphic, allow_int, reduce_axes)
-    fun, settings = _checked("duotone.value_and_grad", fun, dtype, policy, calibration, enabled)
-    if scale is None:
-        return _plain("duotone.value_and_grad", jax.value_and_grad, fun, jax_takes, settings)
-    return _scaled("duotone.value_and_grad", fun, jax_takes, scale, settings)
+    settings = {"dtype": dtype, "policy": policy, "calibration": calibration, "enabled": enabled}
+    return _painted(jax.value_and_grad, fun, jax_takes, scale, settings)
 
 
-def _plain(
-    name: str,
+def _painted(
     differentiate: Callable[..., Any],
     fun: Callable[..., Any],
     jax_takes: tuple[Any, ...],
+    scale: Any,
     settings: dict[str, Any],
 ) -> Callable[..., Any]:
-    """Paints the derivative that JAX makes."""
+    """Paints the derivative that JAX makes, or with a loss scale that of the scaled loss."""
+    name = f"duotone.{differentiate.__name__}"
+    check_rewrite(name, fun, settings["policy"], settings["calibration"])
+    is_off(name, settings["dtype"])
+    # JAX would derive the backward pass of an autocast inside from its forward pass.
+    fun, dtype, policy = unwrapped(fun, settings["dtype"], settings["policy"])
+    settings |= {"dtype": dtype, "policy": policy}
     argnums = check_argnums(f"{name}: argnums", jax_takes[0])
+    if scale is not None:
+        return _scaled(name, fun, (argnums, *jax_takes[1:]), scale, settings)
     gradient = differentiate(fun, argnums, *jax_takes[1:])
 
     @functools.wraps(gradient)
@@ -208,7 +201,6 @@ def _scaled(
 ) -> Callable[..., Any]:
     """Paints the derivative of the scaled loss; its results are unscaled."""
     argnums, has_aux, holomorphic, allow_int, reduce_axes = jax_takes
-    argnums = check_argnums(f"{name}: argnums", argnums)
     if holomorphic:
         raise ArgumentError(
             f"{name}: holomorphic=True, and a loss scale is for a real loss; leave scale out."
@@ -234,20 +226,6 @@ def _scaled(
         return painted(used, *args, **kwargs)
 
     return scaled
-
-
-def _checked(
-    name: str, fun: Any, dtype: Any, policy: Any, calibration: Any, enabled: bool
-) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Returns the function to differentiate and the settings for :func:`autocast`."""
-    check_callable(name, fun)
-    check_policy(name, policy)
-    refuse_heal(name, policy)
-    check_calibration(name, calibration)
-    is_off(name, dtype)
-    # JAX would derive the backward pass of an autocast inside from its forward pass.
-    fun, dtype, policy = unwrapped(fun, dtype, policy)
-    return fun, {"dtype": dtype, "policy": policy, "calibration": calibration, "enabled": enabled}
 
 
 def _check_call(name: str, argnums: int | tuple[int, ...], args: tuple[Any, ...]) -> None:

@@ -10,15 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-_observer: ContextVar[Callable[[str], None] | None] = ContextVar("observer", default=None)
+observer: ContextVar[Callable[[str], None] | None] = ContextVar("observer", default=None)
+"""The current observer, or ``None``."""
 
 
 @contextlib.contextmanager
 def heard_by(hear: Callable[[str], None]) -> Iterator[None]:
     """Passes the line about each function that is first rewritten in this context to a function.
-
-    Args:
-        hear: takes the line.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -26,13 +24,8 @@ def heard_by(hear: Callable[[str], None]) -> Iterator[None]:
         ...     y = duotone.autocast(jnp.dot, dtype="bfloat16")(jnp.ones(3), jnp.ones(3))
         dot: bfloat16
     """
-    token = _observer.set(hear)
+    token = observer.set(hear)
     try:
         yield
     finally:
-        _observer.reset(token)
-
-
-def observer() -> Callable[[str], None] | None:
-    """Returns the current observer, or ``None``."""
-    return _observer.get()
+        observer.reset(token)

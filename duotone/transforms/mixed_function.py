@@ -39,7 +39,7 @@ from duotone.jaxpr.pipeline import (
     resolved_for_device,
 )
 from duotone.jaxpr.reading.scopes import MARKER
-from duotone.jaxpr.reading.signature import describe_callable
+from duotone.jaxpr.reading.signature import describe_callable, name_of
 from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running import backward
 from duotone.jaxpr.running.derived import DerivedRunner
@@ -87,7 +87,7 @@ class FunctionSettings:
     ) -> None:
         self.function, self.dtype, self.chosen = function, dtype, chosen
         self.policy, self.weights = policy, weights
-        self.name = describe_callable(function).removeprefix("autocast(").removesuffix(")")
+        self.name = name_of(function)
         self._half = None if dtype is None else half_named("autocast", dtype)
         self.off = dtype is not None and self._half is None
         self._runs: dict[Any, Call] = {}
@@ -98,13 +98,10 @@ class FunctionSettings:
         return FunctionSettings, (self.function, self.dtype, self.chosen, self.policy, self.weights)
 
     def run(self, device: Any) -> Call:
-        """Returns the runner for a device, the same one at each call.
+        """Returns the runner for the assumed device, or for none, the same one at each call.
 
         The first call makes the runner. Making it earlier would start JAX's backends, because it
         asks the device.
-
-        Args:
-            device: the assumed device, or ``None``.
         """
         found = self._runs.get(device)
         if found is None:
@@ -112,13 +109,7 @@ class FunctionSettings:
         return found
 
     def call(self, device: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a call on a device inside an NVTX range.
-
-        Args:
-            device: the assumed device, or ``None``.
-            args: positional arguments of the call.
-            kwargs: keyword arguments of the call.
-        """
+        """Runs a call on a device inside an NVTX range."""
         run = self.run(device)
         with call_range(self.name, args, kwargs):
             return run(args, kwargs)
@@ -185,17 +176,18 @@ class FunctionSettings:
         """Wraps a rewritten program so that the first run logs one line."""
 
         def announced(*leaves: Any) -> list[Any]:
-            observed = observer() is not None or logger.isEnabledFor(logging.INFO)
+            hear = observer.get()
+            observed = hear is not None or logger.isEnabledFor(logging.INFO)
             if observed and not self._logged and collection_now() is None:
-                when_decided(functools.partial(self._announce, painted, observer()))
+                when_decided(functools.partial(announce, hear))
             return run(*leaves)
 
-        return announced
+        def announce(hear: Callable[[str], None] | None) -> None:
+            if not self._logged:
+                self._logged = True
+                _log_once(self.name, painted, hear)
 
-    def _announce(self, painted: PaintedProgram, hear: Callable[[str], None] | None) -> None:
-        if not self._logged:
-            self._logged = True
-            _log_once(self.name, painted, hear)
+        return announced
 
     def _switched_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function unchanged and tells an outer rewrite not to change it either.
@@ -231,11 +223,6 @@ def leaves_backward(
     """Returns why the backward pass of a function is not painted together with its forward pass.
 
     The ranges in a policy describe values of the function, not values of its derivative.
-
-    Args:
-        resolved: the policy.
-        forms: how half is used on the device.
-        optimizations: those of its forward pass, if it is painted already.
 
     Returns:
         The reason; empty if both passes are painted together.
@@ -310,10 +297,6 @@ def fast_half(policy: Policy) -> HalfType | None:
 
 def half_of_device(policy: Policy, name: str) -> HalfType | None:
     """Returns the half type that is fast here; logs a warning if there is none.
-
-    Args:
-        policy: the policy, merged with the environment.
-        name: the name of the function, for the warning.
 
     Returns:
         The half type, or ``None`` if the function stays unchanged.

@@ -81,13 +81,7 @@ def _annotate() -> tuple[Callable[..., Any] | None, bool]:
 
 
 def call_range(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns a context around a call of a function.
-
-    Args:
-        name: the name of the function.
-        args: positional arguments; with details the range names their types.
-        kwargs: keyword arguments; with details the range names their types.
-    """
+    """Returns a context around a call of a function; details are the types of arguments."""
     annotate, detailed = _annotate()
     if annotate is None:
         return _NOTHING
@@ -96,11 +90,7 @@ def call_range(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 
 def rewrite_range(name: str) -> Any:
-    """Returns a context around the rewrite of a function.
-
-    Args:
-        name: the name of the function.
-    """
+    """Returns a context around the rewrite of a function."""
     annotate, _ = _annotate()
     return _NOTHING if annotate is None else annotate(message=f"rewrite {name}", domain=_DOMAIN)
 

@@ -127,7 +127,11 @@ class Weights:
                     "pass arrays (to try it out, jax.tree.map(lambda s: jnp.zeros(s.shape, "
                     "s.dtype), ...))"
                 )
-        self._cast = [self._was_cast(i) for i in range(len(self.arrays))]
+        record = self.record
+        self._cast = [
+            record is not None and leaf in record.cast and array.dtype == record.dtype
+            for leaf, array in zip(self.names, self.arrays, strict=True)
+        ]
         self.types = [
             jax.typeof(array).update(dtype=np.dtype(FULL_DTYPE)) if cast else jax.typeof(array)
             for array, cast in zip(self.arrays, self._cast, strict=True)
@@ -141,14 +145,6 @@ class Weights:
         given = params if self.record is None else dataclasses.replace(self.record, params=params)
         return Weights, (self._name, given)
 
-    def _was_cast(self, position: int) -> bool:
-        record = self.record
-        return (
-            record is not None
-            and self.names[position] in record.cast
-            and self.arrays[position].dtype == record.dtype
-        )
-
     @property
     def traced(self) -> bool:
         """True if the weights are tracers, which must not outlive their trace."""
@@ -156,10 +152,6 @@ class Weights:
 
     def take(self, given: Sequence[Paint], half: str | None) -> list[Any]:
         """Returns the arrays in the precisions that a program reads.
-
-        Args:
-            given: the precision of each array.
-            half: the half type.
 
         Raises:
             ArgumentError: the program reads an array in full, and only its half cast exists.
@@ -188,16 +180,11 @@ class Weights:
         return made
 
     def types_in(self, given: Sequence[Paint], half: str | None) -> list[jax.ShapeDtypeStruct]:
-        """Returns the types of the arrays in the precisions that a program reads.
-
-        Args:
-            given: the precision of each array.
-            half: the half type.
-        """
-        pairs = zip(self.types, given, strict=True)
-        dtypes = [half if paint is Paint.HALF else kind.dtype for kind, paint in pairs]
-        sizes = [kind.shape for kind in self.types]
-        return [jax.ShapeDtypeStruct(*pair) for pair in zip(sizes, dtypes, strict=True)]
+        """Returns the types of the arrays in the precisions that a program reads."""
+        return [
+            jax.ShapeDtypeStruct(kind.shape, half if paint is Paint.HALF else kind.dtype)
+            for kind, paint in zip(self.types, given, strict=True)
+        ]
 
     def full(self) -> Any:
         """Returns the pytree with every array in full.
@@ -247,11 +234,7 @@ class WeightsRunner(Runner):
     """A function, its weights, and one rewritten program for each signature of the call."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        weights: Weights,
-        paint: Paints,
-        half: str | None,
+        self, function: Callable[..., Any], weights: Weights, paint: Paints, half: str | None
     ) -> None:
         """Takes the half type by name, or ``None`` if nothing becomes half."""
         super().__init__(function, lambda traced: paint(traced, 0)[1])
@@ -309,10 +292,7 @@ class WeightsRunner(Runner):
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightPlan:
         """Traces and paints the function for a call; casts and compiles nothing.
 
-        Args:
-            args: positional arguments after the weights: arrays, tracers,
-                ``jax.ShapeDtypeStruct``.
-            kwargs: keyword arguments of the call.
+        The arguments are those after the weights: arrays, tracers, ``jax.ShapeDtypeStruct``.
 
         Raises:
             ArgumentTypeError: the function does not take these arguments after the weights.
@@ -374,13 +354,7 @@ def without_first(function: Callable[..., Any]) -> inspect.Signature | None:
 def check_fits(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Refuses a call whose arguments do not fit the signature of a function.
-
-    Args:
-        name: the name of the function, for the error.
-        function: takes the weights first.
-        args: the weights and the positional arguments of the call.
-        kwargs: keyword arguments of the call.
+    """Refuses a call, the weights first, whose arguments do not fit the signature of a function.
 
     Raises:
         ArgumentTypeError: the arguments do not fit.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -23,9 +23,11 @@ from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.running.jaxprs import function_name
+from duotone.jaxpr.running.passes import is_float, no_tangent
 from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
 from duotone.policy.regions import marker_of, without_regions
 
+_T = TypeVar("_T")
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 
 
@@ -45,15 +47,13 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
             outs, out_tangents = jax.jvp(
                 _of_moving(eqn, fixed, moving), [fixed[i] for i in moving], list(moved)
             )
-            return [*outs, *[_no_float0(t) for t in out_tangents]]
+            return [*outs, *_real(eqn, out_tangents)]
 
         arguments = [*primals, *[tangents[i] for i in moving]]
         paints = [*given, *[given[i] for i in moving]]
-        results = _run_painted(r, step, derivative, arguments, paints, [*wants, *wants])
-        outs, moved = results[: len(wants)], results[len(wants) :]
-        return tuple(outs), tuple(
-            _tangent(out, tangent) for out, tangent in zip(outs, moved, strict=True)
-        )
+        leave = [*wants, *_real(eqn, wants)]
+        results = _run_painted(r, step, derivative, arguments, paints, leave)
+        return tuple(results[: len(wants)]), tuple(_with_float0(eqn, results[len(wants) :]))
 
     rewritten.defjvp(rule)
     return zip(wants, rewritten(*operands), strict=True)
@@ -92,18 +92,12 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
         def pull(*arguments: Any) -> list[Any]:
             inner, outer = arguments[: len(residuals)], arguments[len(residuals) :]
             function = jax.tree.unflatten(pullback.tree, inner)
-            return list(function(_cotangents(eqn, outer)))
+            return list(function(_with_float0(eqn, outer)))
 
-        real = [c for c, var in zip(cotangents, eqn.outvars, strict=True) if _is_float(var)]
-        of_real = [w for w, var in zip(wants, eqn.outvars, strict=True) if _is_float(var)]
-        gradients = _run_painted(
-            r,
-            step,
-            pull,
-            [*residuals, *real],
-            [*pullback.kept, *of_real],
-            [given[i] for i in moving],
-        )
+        arguments = [*residuals, *_real(eqn, cotangents)]
+        paints = [*pullback.kept, *_real(eqn, wants)]
+        leave = [given[i] for i in moving]
+        gradients = _run_painted(r, step, pull, arguments, paints, leave)
         found = dict(zip(moving, gradients, strict=True))
         return tuple(found.get(i) for i in range(len(eqn.invars)))
 
@@ -163,16 +157,23 @@ def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
     return jax.eval_shape(widen, *arguments)
 
 
-def _is_float(atom: Any) -> bool:
-    """Returns True if a value has a derivative."""
-    dtype = getattr(atom.aval, "dtype", None)
-    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
+def _real(eqn: _jax.Eqn, of_results: Sequence[_T]) -> list[_T]:
+    """Returns what belongs to the results that have a derivative."""
+    pairs = zip(of_results, eqn.outvars, strict=True)
+    return [item for item, var in pairs if is_float(var.aval)]
+
+
+def _with_float0(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
+    """Returns the tangents or cotangents of all results: float0 zeros for integer results."""
+    rest = iter(real)
+    avals = [var.aval for var in eqn.outvars]
+    return [next(rest) if is_float(aval) else no_tangent(aval) for aval in avals]
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
     """Returns positions of the operands that have a derivative, without closed-over constants."""
     first = eqn.params.get("num_consts", 0)
-    return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
+    return [i for i, atom in enumerate(eqn.invars) if i >= first and is_float(atom.aval)]
 
 
 def _of_moving(
@@ -190,33 +191,5 @@ def _of_moving(
     return function
 
 
-def _no_float0(tangent: Any) -> Any:
-    """Returns a tangent that a jaxpr may return: zeros instead of the tangent of an integer."""
-    if tangent.dtype == jax.dtypes.float0:
-        return jax.numpy.zeros(tangent.shape, bool)
-    return tangent
-
-
-def _tangent(out: Any, tangent: Any) -> Any:
-    """Returns the tangent of a result: float0 for an integer result."""
-    if jax.numpy.issubdtype(out.dtype, jax.numpy.inexact):
-        return tangent
-    return jax.numpy.zeros(out.shape, bool).astype(jax.dtypes.float0)
-
-
-def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
-    """Returns the cotangents of all results, with float0 zeros for integer results."""
-    rest = iter(real)
-    return [
-        next(rest)
-        if _is_float(var)
-        else jax.numpy.zeros(var.aval.shape, bool).astype(jax.dtypes.float0)
-        for var in eqn.outvars
-    ]
-
-
-HANDLERS: Mapping[str, Handler] = {
-    "custom_jvp": _custom_jvp,
-    "custom_vjp": _custom_vjp,
-}
+HANDLERS: Mapping[str, Handler] = {"custom_jvp": _custom_jvp, "custom_vjp": _custom_vjp}
 """By ``Step.kind``."""

@@ -25,18 +25,11 @@ Results = Iterable[tuple[Paint, Any]]
 
 
 def stored_function(
-    r: Rewriter,
-    program: Program,
-    wants: Sequence[Paint],
-    avals: Sequence[Any],
+    r: Rewriter, program: Program, wants: Sequence[Paint], avals: Sequence[Any]
 ) -> Callable[..., list[Any]]:
     """Returns the rewritten program as a function of stored operands.
 
-    Args:
-        r: the rewriter.
-        program: the nested program.
-        wants: the precision of each result.
-        avals: the results' avals in the original program.
+    Results have the precisions ``wants``; ``avals`` are theirs in the original program.
     """
 
     def run(*operands: Any) -> list[Any]:
@@ -44,10 +37,7 @@ def stored_function(
         for value, array in zip(program.inputs, operands, strict=True):
             env.write(value, r.stored(value), array)
         r.run(program, env)
-        return [
-            r.match(r.read(env, value, want), aval, want)
-            for value, want, aval in zip(program.outputs, wants, avals, strict=True)
-        ]
+        return r.results(env, program.outputs, wants, avals)
 
     return run
 
@@ -118,17 +108,10 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     avals = _avals(step.eqn)
     local = [var.aval for var in program.jaxpr.outvars]
     r.hoist(program.body, env)
-    first = [
-        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
-        for value, node, aval in zip(
-            step.inputs[num_consts : num_consts + num_carry], carries, avals, strict=False
-        )
-    ]
-    xs = [
-        r.read(env, value, r.wanted(node, 0))
-        for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
-    ]
-
+    split = num_consts + num_carry
+    starts = [r.wanted(node, 0) for node in carries]
+    first = r.results(env, step.inputs[num_consts:split], starts, avals[:num_carry])
+    xs = r.operands(env, slices, step.inputs[split:])
     found = {position: r.optimizations.at(node) for position, node in enumerate(carries)}
     known = isinstance(step.eqn.params["length"], int)
     sums = {
@@ -136,8 +119,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for position, optimization in found.items()
         if known and optimization is not None
     }
-    of_slices = slice(num_consts + num_carry, None)
-    sliced = dict(zip(program.inputs[of_slices], step.inputs[of_slices], strict=True))
+    sliced = dict(zip(program.inputs[split:], step.inputs[split:], strict=True))
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)
@@ -151,14 +133,8 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for value, node, array in arguments:
             inner.write(value, r.kept(node, 0), array)
         r.run(program, inner)
-        wants = [
-            *[r.wanted(node, 1) for node in carries],
-            *[r.wanted(node, 0) for node in stacks],
-        ]
-        results = [
-            r.match(r.read(inner, value, want), aval, want)
-            for value, want, aval in zip(program.outputs, wants, local, strict=True)
-        ]
+        wants = [r.wanted(node, 1) for node in carries] + [r.wanted(node, 0) for node in stacks]
+        results = r.results(inner, program.outputs, wants, local)
         carry = [array for k, array in enumerate(results[:num_carry]) if k not in sums]
         return carry, [*results[num_carry:], *stacked_operands(r, sums.values(), inner, sliced)]
 
@@ -185,12 +161,8 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
     of_body = step.eqn.params["body_nconsts"]
     avals = _avals(step.eqn)
     r.hoist(loop.body, env)
-    first = [
-        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
-        for value, node, aval in zip(
-            step.inputs[of_cond + of_body :], step.nodes, avals, strict=True
-        )
-    ]
+    starts = [r.wanted(node, 0) for node in step.nodes]
+    first = r.results(env, step.inputs[of_cond + of_body :], starts, avals)
 
     def enter(program: Program, count: int, carry: Sequence[Any]) -> Env:
         inner = r.enter_loop(program.body, env)
@@ -204,10 +176,8 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
 
     def body(carry: Sequence[Any]) -> list[Any]:
         inner = enter(loop, of_body, carry)
-        new = [
-            r.match(r.read(inner, value, r.wanted(node, 1)), aval, r.wanted(node, 1))
-            for value, node, aval in zip(loop.outputs, step.nodes, avals, strict=True)
-        ]
+        wants = [r.wanted(node, 1) for node in step.nodes]
+        new = r.results(inner, loop.outputs, wants, avals)
         return keep_finished(go_on(carry), carry, new) if mapped else new
 
     mapped = is_mapped(step.eqn)
@@ -223,13 +193,7 @@ def is_mapped(eqn: _jax.Eqn) -> bool:
 
 
 def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Returns the carries after an iteration; finished batch elements keep their old values.
-
-    Args:
-        goes_on: the condition of each element.
-        old: the carries before the iteration; their first dimensions are those of ``goes_on``.
-        new: the carries that the body returned, with the same shapes.
-    """
+    """Returns the carries after an iteration; finished batch elements keep their old values."""
     axes = range(goes_on.ndim)
     return [
         lax.select_n(lax.broadcast_in_dim(goes_on, after.shape, axes), before, after)
@@ -242,10 +206,7 @@ def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
     (program,) = step.bodies
     enters, exits = step.nodes[: len(step.inputs)], step.nodes[len(step.inputs) :]
     wants = [r.wanted(node, 0) for node in exits]
-    operands = [
-        r.read(env, value, r.wanted(node, 0))
-        for value, node in zip(step.inputs, enters, strict=True)
-    ]
+    operands = r.operands(env, enters, step.inputs)
     local = [getattr(atom, "aval", None) for atom in program.jaxpr.outvars]
     function = stored_function(r, program, wants, local)
     sharded = jax.shard_map(

@@ -37,14 +37,7 @@ def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
 def stacked_operands(
     r: Rewriter, sums: Iterable[Optimization], env: Env, sliced: Mapping[int, int]
 ) -> list[Any]:
-    """Returns the operands of the dots that one iteration stacks; slices of a stack are left out.
-
-    Args:
-        r: the rewriter.
-        sums: the sums of the loop.
-        env: the environment of the iteration.
-        sliced: the stack of each slice.
-    """
+    """Returns the operands of the dots that one iteration stacks, without slices of a stack."""
     asked = _operands(r, sums)
     return [r.read(env, value, paint) for value, paint in asked if value not in sliced]
 

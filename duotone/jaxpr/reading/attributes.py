@@ -16,8 +16,9 @@ import numpy as np
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES, NO_ATTRIBUTES, Attribute
-from duotone.jaxpr.reading.operations import OWN_DOT
+from duotone.jaxpr.reading.operations import OWN_DOT, kept_sizes
 from duotone.jaxpr.reading.windows import (
+    Convolution,
     has_phases,
     is_channelwise,
     is_of_filters,
@@ -30,13 +31,13 @@ from duotone.jaxpr.reading.windows import (
 from duotone.jaxpr.rules.scatters import scatter_attributes
 from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
+_Read = Callable[[_jax.Eqn], Mapping[str, Attribute]]
+
 
 def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:
     """Returns the attributes of a first-order equation.
 
-    Args:
-        eqn: the equation.
-        indices: the indices of a ``scatter-add``, if they are known before any call.
+    The ``indices`` are those of a ``scatter-add``, if they are known before any call.
     """
     if eqn.primitive.name == "scatter-add":
         return scatter_attributes(eqn, indices)
@@ -44,34 +45,21 @@ def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[s
     return NO_ATTRIBUTES if read is None else read(eqn)
 
 
-def _axes(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"axes": tuple(map(int, eqn.params["axes"]))}
+def _axes(name: str, parameter: str) -> _Read:
+    """Returns the reader of a parameter that names axes."""
 
+    def read(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+        axes = eqn.params.get(parameter)  # those of a reshape may be None
+        return NO_ATTRIBUTES if axes is None else {name: tuple(map(int, axes))}
 
-def _places(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"places": tuple(map(int, eqn.params["broadcast_dimensions"]))}
-
-
-def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"permutation": tuple(map(int, eqn.params["permutation"]))}
-
-
-def _reshape(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    moved = eqn.params.get("dimensions")
-    return NO_ATTRIBUTES if moved is None else {"permutation": tuple(map(int, moved))}
-
-
-def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"exponent": float(eqn.params["y"])}
+    return read
 
 
 def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
-    terms = {
-        **_terms([shape[axis] for axis in contracted]),
-        **_sizes(eqn, eqn.params["dimension_numbers"]),
-    }
+    sizes = _sizes(eqn, eqn.params["dimension_numbers"])
+    terms = {**_terms([shape[axis] for axis in contracted]), **sizes}
     if _sharded(eqn) or eqn.params.get("out_sharding") is not None:
         return terms  # moving such arrays would need their shardings
     return {**terms, "labels": _labels(eqn)}
@@ -81,19 +69,11 @@ def _sharded(eqn: _jax.Eqn) -> bool:
     return any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
 
 
-def _own_dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return _sizes(eqn, eqn.params["numbers"])
-
-
 def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
     """Returns the sizes of a batch of matrix products: batch, rows, terms, columns."""
-    contracted, batch = numbers
-    shapes = [atom.aval.shape for atom in eqn.invars[:2]]
-    rows, columns = (
-        [size for axis, size in enumerate(shape) if axis not in (*summed, *shared)]
-        for shape, summed, shared in zip(shapes, contracted, batch, strict=True)
-    )
-    groups, terms = ([shapes[0][axis] for axis in axes] for axes in (batch[0], contracted[0]))
+    (contracted, _), (batch, _) = numbers
+    shape, (rows, columns) = eqn.invars[0].aval.shape, kept_sizes(eqn, numbers)
+    groups, terms = ([shape[axis] for axis in axes] for axes in (batch, contracted))
     return _products(groups, rows, terms, columns)
 
 
@@ -142,20 +122,21 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     if not is_of_filters(eqn.params):
         filled = apart * _holes(window, eqn.params["rhs_dilation"])
         found |= {"filled": float(filled)} if filled > 1 else {}
-    arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
-    if slides(eqn.params, *arrays[1:]):
+    made = Convolution.of(eqn)
+    if slides(made):
         found["slides"] = 1.0
     if _sharded(eqn):
         return found
-    if tiling(eqn.params, *arrays) is not None:
+    if tiling(made) is not None:
         found["tiles"] = 1.0
-    if _computes_float32(eqn):
-        found |= dict.fromkeys(library_forms(eqn.params, *arrays), 1.0)
-    if _computes_float32(eqn) and is_channelwise(eqn.params, *arrays):
+    in_float32 = _computes_float32(eqn)
+    if in_float32:
+        found |= dict.fromkeys(library_forms(made), 1.0)
+    if in_float32 and is_channelwise(made):
         found["channelwise"] = 1.0
-    elif _computes_float32(eqn) and overhangs(eqn.params, *arrays):
+    elif in_float32 and overhangs(made):
         found["overhangs"] = 1.0
-    elif has_phases(eqn.params, *arrays[1:]):
+    elif has_phases(made):
         found["phases"] = 1.0
     return found
 
@@ -215,14 +196,16 @@ def _fill(eqn: _jax.Eqn) -> float | None:
     return float(fill) if whole and fits((float(fill), float(fill)), dtype.name) else None
 
 
-_ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _axes),
-    "broadcast_in_dim": _places,
-    "transpose": _permutation,
-    "reshape": _reshape,
-    "integer_pow": _exponent,
+_ATTRIBUTES: dict[str, _Read] = {
+    **dict.fromkeys(
+        ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _axes("axes", "axes")
+    ),
+    "broadcast_in_dim": _axes("places", "broadcast_dimensions"),
+    "transpose": _axes("permutation", "permutation"),
+    "reshape": _axes("permutation", "dimensions"),
+    "integer_pow": lambda eqn: {"exponent": float(eqn.params["y"])},
     "dot_general": _dot,
-    OWN_DOT: _own_dot,
+    OWN_DOT: lambda eqn: _sizes(eqn, eqn.params["numbers"]),
     "conv_general_dilated": _convolution,
     **dict.fromkeys(("cumsum", "cumprod"), _running),
     **dict.fromkeys(

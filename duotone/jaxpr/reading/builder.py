@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,11 +30,7 @@ from duotone.graph.graph import (
 )
 from duotone.jaxpr.reading.attributes import attributes_of
 from duotone.jaxpr.reading.indices import Integers
-from duotone.jaxpr.reading.operations import (
-    describe,
-    dtype_name,
-    size_of,
-)
+from duotone.jaxpr.reading.operations import EquationDescription, describe, dtype_name, size_of
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.ops.jax import INTERVALS, TRAITS
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
@@ -93,10 +89,6 @@ class Builder:
         finally:
             self._call = outer
 
-    def set_condition(self, body: int, until: int) -> None:
-        """Sets the value that decides whether a loop continues."""
-        self.bodies[body] = dataclasses.replace(self.bodies[body], until=until)
-
     def value(
         self,
         aval: Any,
@@ -126,25 +118,25 @@ class Builder:
         out_bodies: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
         """Adds a structural node; returns its result values."""
-        half_in = tuple(self.values[v].dtype == FULL_DTYPE for v in inputs)
-        half_out = tuple(dtype_name(aval) == FULL_DTYPE for aval in out_avals)
-        return self._add(
-            eqn, op, op, inputs, out_avals, half_in, half_out, body, scopes, 0.0, "", out_bodies
+        what = EquationDescription(
+            op,
+            tuple(self.values[v].dtype == FULL_DTYPE for v in inputs),
+            tuple(dtype_name(aval) == FULL_DTYPE for aval in out_avals),
+            0.0,
+            "",
+            TRAITS.get(op, UNDESCRIBED),
         )
+        return self._add(eqn, op, what, inputs, out_avals, body, scopes, out_bodies)
 
     def _add(
         self,
         eqn: _jax.Eqn,
         op: str,
-        list_key: str,
+        what: EquationDescription,
         inputs: Sequence[int],
         out_avals: Sequence[Any],
-        half_in: tuple[bool, ...],
-        half_out: tuple[bool, ...],
         body: int,
         scopes: tuple[str, ...],
-        flops: float,
-        fixed: str,
         out_bodies: Sequence[int] | None = None,
         constant: Magnitude | None = None,
         attributes: Mapping[str, Attribute] = NO_ATTRIBUTES,
@@ -162,20 +154,20 @@ class Builder:
             Node(
                 index=index,
                 op=op,
-                list_key=list_key,
+                list_key=what.list_key,
                 inputs=tuple(inputs),
                 outputs=outputs,
-                half_inputs=half_in,
-                half_outputs=half_out,
+                half_inputs=what.half_inputs,
+                half_outputs=what.half_outputs,
                 body=body,
                 scope=scope,
                 region=region,
                 source=SourceLine(eqn, self._call),
-                flops=flops,
-                fixed=fixed,
+                flops=what.flops,
+                fixed=what.fixed,
                 attributes=attributes,
-                traits=TRAITS.get(list_key, UNDESCRIBED),
-                interval=INTERVALS.get(list_key, ""),
+                traits=what.traits,
+                interval=INTERVALS.get(what.list_key, ""),
             )
         )
         return outputs
@@ -191,12 +183,7 @@ class Builder:
         return found
 
     def program(
-        self,
-        jaxpr: _jax.ClosedJaxpr,
-        inputs: Sequence[int],
-        *,
-        body: int,
-        scopes: tuple[str, ...],
+        self, jaxpr: _jax.ClosedJaxpr, inputs: Sequence[int], *, body: int, scopes: tuple[str, ...]
     ) -> Program:
         """Returns the program of one call of ``jaxpr``."""
         opened = _jax.open_jaxpr(jaxpr)
@@ -227,32 +214,23 @@ class Builder:
         self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
     ) -> Step:
         """Adds one equation: a nested step if a function reads its primitive, else a leaf."""
-        nested = self._nested.get(eqn.primitive.name)
+        name, first = eqn.primitive.name, len(self.nodes)
+        nested = self._nested.get(name)
         if nested is not None:
-            step = nested(self, eqn, inputs, body, scopes)
+            own = self.scope(scopes, eqn)[2]
+            step = nested(self, Call(eqn, inputs, body, scopes, own, first))
             if step is not None:
                 return step
-        first = len(self.nodes)
-        name = eqn.primitive.name
         what = describe(eqn, [self.values[value] for value in inputs])
-        scattered = name == "scatter-add"
-        indices = self._integers.find(inputs[1]) if scattered else None
+        indices = self._integers.find(inputs[1]) if name == "scatter-add" else None
         attributes = attributes_of(eqn, indices)
-        moves = attributes.get("updates") in (0.0, 1.0) and self._is_zero(inputs[0])
+        constant = self._kept_constant(eqn, what.traits, inputs, attributes)
+        if attributes.get("updates") in (0.0, 1.0) and self._is_zero(inputs[0]):
+            once = "scatter_once"
+            what = dataclasses.replace(what, list_key=once, traits=TRAITS.get(once, UNDESCRIBED))
+        avals = [var.aval for var in eqn.outvars]
         outputs = self._add(
-            eqn,
-            name,
-            "scatter_once" if moves else what.list_key,
-            inputs,
-            [var.aval for var in eqn.outvars],
-            what.half_inputs,
-            what.half_outputs,
-            body,
-            scopes,
-            what.flops,
-            what.fixed,
-            constant=self._kept_constant(eqn, what.traits, inputs, attributes),
-            attributes=attributes,
+            eqn, name, what, inputs, avals, body, scopes, constant=constant, attributes=attributes
         )
         self._integers.made(eqn, inputs, outputs)
         return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1)
@@ -347,6 +325,25 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
     return Magnitude.of(number)
 
 
-NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
-"""Takes the builder, an equation, its operands, its body and the name scopes around it; returns its
-step, or ``None`` to make it a leaf that is not changed."""
+class Call(NamedTuple):
+    """An equation with nested programs, before its nodes are added.
+
+    Attributes:
+        eqn: the equation.
+        inputs: graph values of its operands.
+        body: the body that it is in.
+        around: the name scopes around its program, outermost first.
+        scopes: these, and those of the equation itself.
+        first: the index of its first node.
+    """
+
+    eqn: _jax.Eqn
+    inputs: tuple[int, ...]
+    body: int
+    around: tuple[str, ...]
+    scopes: tuple[str, ...]
+    first: int
+
+
+NestedBuilder = Callable[[Builder, Call], "Step | None"]
+"""Returns the step of an equation, or ``None`` to make it a leaf that is not changed."""

@@ -21,6 +21,7 @@ from jax.core import Tracer
 
 from duotone.errors import ArgumentTypeError, LeakedTracerError
 from duotone.jaxpr.modules import nnx_classes, nnx_object_in
+from duotone.jaxpr.reading.signature import describe_argument
 
 _USE = (
     "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), duotone.nnx.explain(...) "
@@ -28,21 +29,10 @@ _USE = (
 )
 
 
-def refuse_nnx_objects(
-    name: str,
-    function: Callable[..., Any],
-    call: tuple[Any, Any],
-    describe: Callable[[Any], str],
-) -> None:
+def refuse_nnx_objects(name: str, function: Callable[..., Any], call: tuple[Any, Any]) -> None:
     """Refuses NNX objects (modules, optimizers, metrics, Rngs, variables) among the arguments.
 
     The results of ``nnx.split`` are accepted: functions of them are pure.
-
-    Args:
-        name: the name of the function, for the message.
-        function: the function itself; it is refused if it is a module or a method of one.
-        call: ``(args, kwargs)``.
-        describe: describes the argument at a path in ``call``.
 
     Raises:
         ArgumentTypeError: there is an NNX object.
@@ -57,7 +47,7 @@ def refuse_nnx_objects(
     if (found := nnx_object_in(call)) is not None:
         path, leaf = found
         raise ArgumentTypeError(
-            f"{name}: {describe(path)} is {_of_nnx(leaf)}: the function's changes to it "
+            f"{name}: {describe_argument(path)} is {_of_nnx(leaf)}: the function's changes to it "
             f"would be lost. {_USE}; or pass the results of nnx.split(...)"
         )
 
@@ -71,9 +61,6 @@ def traced_cleanly(name: str) -> Iterator[None]:
     """Reports variables of Linen and Haiku models that become traced values and outlive the trace.
 
     The user's function runs in this context. It may read the variables of the outer model.
-
-    Args:
-        name: the name of the function, for the message.
 
     Raises:
         LeakedTracerError: the function created or changed a variable of the outer model.

@@ -59,15 +59,11 @@ class Integers:
             return None
         operands = [self.find(operand, depth + 1) for operand in inputs]
         known = [operand for operand in operands if operand is not None]
-        if len(known) < len(operands) or not _is_whole(aval):
+        if len(known) < len(operands) or np.dtype(aval.dtype).kind not in "iub":
             return None
-        found = np.asarray(_FOLDING_RULES[eqn.primitive.name](eqn.params, aval, *known))
-        found = found.astype(aval.dtype, copy=False)
-        return np.broadcast_to(found, aval.shape)
-
-
-def _is_whole(aval: Any) -> bool:
-    return np.dtype(aval.dtype).kind in "iub"
+        with np.errstate(over="ignore"):  # integers wrap around, as on devices
+            found = np.asarray(_FOLDING_RULES[eqn.primitive.name](eqn.params, aval, *known))
+        return np.broadcast_to(found.astype(aval.dtype, copy=False), aval.shape)
 
 
 def _host(array: Any) -> np.ndarray | None:
@@ -91,59 +87,37 @@ def _broadcast(params: Mapping[str, Any], aval: Any, x: np.ndarray) -> np.ndarra
     return x.reshape(shape)
 
 
-def _select(params: Mapping[str, Any], aval: Any, which: Any, *cases: Any) -> np.ndarray:
-    del params, aval
-    return np.choose(which.astype(np.intp), cases)
-
-
 def _counter(params: Mapping[str, Any], aval: Any) -> np.ndarray:
     axis = params["dimension"]
     shape = [size if other == axis else 1 for other, size in enumerate(aval.shape)]
     return np.arange(aval.shape[axis]).reshape(shape)
 
 
-def _wrapped(function: Callable[..., Any]) -> _FoldingRule:
-    """Returns a folding rule for arithmetic that wraps around, as on devices."""
-
-    def rule(params: Mapping[str, Any], aval: Any, *operands: np.ndarray) -> Any:
-        del params, aval
-        with np.errstate(over="ignore"):
-            return function(*operands)
-
-    return rule
-
-
-def _reshaped(params: Mapping[str, Any], aval: Any, x: np.ndarray) -> np.ndarray:
-    del params
-    return x.reshape(aval.shape)
-
-
-def _joined(params: Mapping[str, Any], aval: Any, *parts: np.ndarray) -> np.ndarray:
-    del aval
-    return np.concatenate(parts, params["dimension"])
+def _elementwise(function: Callable[..., Any]) -> _FoldingRule:
+    return lambda params, aval, *operands: function(*operands)
 
 
 _FOLDING_RULES: dict[str, _FoldingRule] = {
-    "add": _wrapped(np.add),
-    "sub": _wrapped(np.subtract),
-    "mul": _wrapped(np.multiply),
-    "max": _wrapped(np.maximum),
-    "min": _wrapped(np.minimum),
-    "lt": _wrapped(np.less),
-    "le": _wrapped(np.less_equal),
-    "gt": _wrapped(np.greater),
-    "ge": _wrapped(np.greater_equal),
-    "eq": _wrapped(np.equal),
-    "ne": _wrapped(np.not_equal),
-    "and": _wrapped(np.bitwise_and),
-    "or": _wrapped(np.bitwise_or),
+    "add": _elementwise(np.add),
+    "sub": _elementwise(np.subtract),
+    "mul": _elementwise(np.multiply),
+    "max": _elementwise(np.maximum),
+    "min": _elementwise(np.minimum),
+    "lt": _elementwise(np.less),
+    "le": _elementwise(np.less_equal),
+    "gt": _elementwise(np.greater),
+    "ge": _elementwise(np.greater_equal),
+    "eq": _elementwise(np.equal),
+    "ne": _elementwise(np.not_equal),
+    "and": _elementwise(np.bitwise_and),
+    "or": _elementwise(np.bitwise_or),
     "broadcast_in_dim": _broadcast,
-    "select_n": _select,
+    "select_n": lambda params, _, which, *cases: np.choose(which.astype(np.intp), cases),
     "iota": _counter,
-    "concatenate": _joined,
+    "concatenate": lambda params, _, *parts: np.concatenate(parts, params["dimension"]),
     "transpose": lambda params, _, x: np.transpose(x, params["permutation"]),
     "convert_element_type": lambda params, aval, x: x.astype(aval.dtype),
-    **dict.fromkeys(("reshape", "squeeze"), _reshaped),
+    **dict.fromkeys(("reshape", "squeeze"), lambda params, aval, x: x.reshape(aval.shape)),
 }
 """By primitive: takes the parameters, the type of the result and the operands."""
 

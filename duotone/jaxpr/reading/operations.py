@@ -86,7 +86,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> EquationDescription:
     ins = [value.dtype for value in operands]
     outs = [dtype_name(var.aval) for var in eqn.outvars]
     rule = _DESCRIPTION_RULES.get(name)
-    list_key, fixed = rule(eqn, ins, outs) if rule else (name, "")
+    list_key, fixed = rule(eqn) if rule else (name, "")
     traits = TRAITS.get(list_key, UNDESCRIBED)
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
@@ -95,7 +95,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> EquationDescription:
         list_key,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # a list is faster, and this code is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
-        _flops(name, eqn, operands, traits),
+        _flops(eqn, operands, traits),
         fixed,
         traits,
     )
@@ -104,14 +104,13 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> EquationDescription:
 _MOVES = Trait.MOVES  # looked up once: this code is hot
 
 
-def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
+def _flops(eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
     """Returns the FLOPs of one execution, two for a multiply-add."""
     if _MOVES in traits or not eqn.outvars:
         return 0.0
-    result = size_of(eqn.outvars[0].aval)
-    if (terms := _TERMS.get(name)) is not None:
-        return 2.0 * result * terms(eqn)
-    return float(max([result, *[value.size for value in operands]]))
+    if eqn.primitive.name in _TERMS:
+        return product_flops(eqn)
+    return float(max([size_of(eqn.outvars[0].aval), *[value.size for value in operands]]))
 
 
 def product_flops(eqn: _jax.Eqn) -> float:
@@ -144,10 +143,9 @@ def _known(dimension: Any) -> int:
     return dimension if isinstance(dimension, int) else 1
 
 
-_DescriptionRule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
+_DescriptionRule = Callable[[_jax.Eqn], tuple[str, str]]
 _DESCRIPTION_RULES: dict[str, _DescriptionRule] = {}
-"""By primitive: takes an equation and its operand and result dtypes; returns the name by which it
-is on a list and why it is fixed (or empty)."""
+"""By primitive: the name by which an equation is on a list, and why it is fixed (or empty)."""
 
 
 def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionRule]:
@@ -159,9 +157,8 @@ def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionR
 
 
 @_description_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
-def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _contraction(eqn: _jax.Eqn) -> tuple[str, str]:
     """Keeps a precision that the user asked for; a dot may have another row than matmul."""
-    del ins, outs
     name = eqn.primitive.name
     list_key = (_meaning(eqn) if name == "dot_general" else "") or name
     precision = eqn.params.get("precision")
@@ -174,45 +171,45 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
 
 def _meaning(eqn: _jax.Eqn) -> str:
     """Returns the row of a dot that is not a matrix product; else empty."""
-    contracted, batch = eqn.params["dimension_numbers"]
-    free: list[list[Any]] = []
-    for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
-        shape = enumerate(atom.aval.shape)
-        free.append([size for axis, size in shape if axis not in (*summed, *shared)])
-    left, right = free
-    lhs = eqn.invars[0].aval.shape
-    return meaning_of_dot(left, right, [lhs[axis] for axis in contracted[0]])
+    numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    left, right = kept_sizes(eqn, numbers)
+    return meaning_of_dot(left, right, [shape[axis] for axis in numbers[0][0]])
+
+
+def kept_sizes(eqn: _jax.Eqn, numbers: Any) -> list[list[Any]]:
+    """Returns the sizes of the axes of each operand that a dot neither contracts nor batches."""
+    contracted, batch = numbers
+    return [
+        [size for axis, size in enumerate(atom.aval.shape) if axis not in (*summed, *shared)]
+        for atom, summed, shared in zip(eqn.invars[:2], contracted, batch, strict=True)
+    ]
 
 
 @_description_rule("call_hi_primitive")
-def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _call(eqn: _jax.Eqn) -> tuple[str, str]:
     """Tells ``custom_root``, which is a solve, from the other calls of this primitive."""
-    del ins, outs
     if type(eqn.params.get("_prim")).__name__ == "CustomRoot":  # from JAX 0.12
         return "custom_root", "linear algebra has no half form"
     return eqn.primitive.name, ""
 
 
 @_description_rule("mul")
-def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _mul(eqn: _jax.Eqn) -> tuple[str, str]:
     """``x * x`` is a square."""
-    del ins, outs
     lhs, rhs = eqn.invars
     return ("square" if lhs is rhs else "mul"), ""
 
 
 @_description_rule("eq")
-def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _eq(eqn: _jax.Eqn) -> tuple[str, str]:
     """Tells a comparison of two computed values (``x == max(x)``) from one with a literal."""
-    del outs
     computed = not any(_jax.is_literal(atom) for atom in eqn.invars)
-    return ("eq_calculated" if computed and "float" in ins[0] else "eq"), ""
+    return ("eq_calculated" if computed and "float" in dtype_name(eqn.invars[0].aval) else "eq"), ""
 
 
 @_description_rule("reduce_sum")
-def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _reduce_sum(eqn: _jax.Eqn) -> tuple[str, str]:
     """Tells a sum of two terms, which is an addition, from longer ones."""
-    del ins, outs
     shape = eqn.invars[0].aval.shape
     sizes = [shape[axis] for axis in eqn.params["axes"]]
     two = all(type(size) is int for size in sizes) and math.prod(sizes) == 2
@@ -220,15 +217,13 @@ def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple
 
 
 @_description_rule("integer_pow")
-def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    del ins, outs
+def _integer_pow(eqn: _jax.Eqn) -> tuple[str, str]:
     return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
 
 
 @_description_rule("scatter")
-def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _scatter(eqn: _jax.Eqn) -> tuple[str, str]:
     """``x.at[i].apply(f)`` is a scatter too, whose region is the user's function."""
-    del ins, outs
     region = eqn.params["update_jaxpr"]
     if region is not None and _jax.open_jaxpr(region).eqns:
         return "scatter", "applies the user's function, which was traced for float32"
@@ -239,10 +234,9 @@ _EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
 
 
 @_description_rule("convert_element_type")
-def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+def _convert(eqn: _jax.Eqn) -> tuple[str, str]:
     """Tells an exact conversion, whose narrower side is no wider than half, from others."""
-    del eqn
-    source, target = ins[0], outs[0]
+    source, target = dtype_name(eqn.invars[0].aval), dtype_name(eqn.outvars[0].aval)
     exact = (*_EXACT_IN_HALF, FULL_DTYPE, "float16", "bfloat16")
     if source in exact and target == FULL_DTYPE:
         return "convert_exact", ""

@@ -10,12 +10,13 @@ To support another primitive with nested programs, add a function here and a han
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, BodyKind
-from duotone.jaxpr.reading.builder import Builder, NestedBuilder
+from duotone.jaxpr.reading.builder import Builder, Call, NestedBuilder
 from duotone.jaxpr.reading.program import Program, Step
 
 MARKER = "duotone_autocast"
@@ -28,196 +29,148 @@ def is_rewritten(eqn: _jax.Eqn) -> bool:
     return eqn.primitive.name == "jit" and eqn.params["name"].partition(".")[0] == MARKER
 
 
-def _jit(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
+def _jit(b: Builder, call: Call) -> Step | None:
     """Inlines a ``jit``, unless it has shardings, layouts or compiler options."""
-    if is_rewritten(eqn):
+    if is_rewritten(call.eqn):
         return None
-    options = _jax.jit_options(eqn)
+    options = _jax.jit_options(call.eqn)
     if "layouts" in options:
         return None
     if options:
-        return _barrier(b, eqn, inputs, body, scopes, "jit", eqn.params["jaxpr"])
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    with b.called(eqn):
-        program = b.program(eqn.params["jaxpr"], inputs, body=body, scopes=names)
-    return Step(eqn, "inline", inputs, program.outputs, (), first, len(b.nodes), (program,))
+        return _barrier(b, call, "jit", "jaxpr")
+    with b.called(call.eqn):
+        return _inlined(b, call, "jaxpr")
 
 
-def _call(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    program = b.program(eqn.params["call_jaxpr"], inputs, body=body, scopes=names)
-    return Step(eqn, "inline", inputs, program.outputs, (), first, len(b.nodes), (program,))
+def _inlined(b: Builder, call: Call, parameter: str) -> Step:
+    """Reads a nested program as a part of the program around it."""
+    nested = call.eqn.params[parameter]
+    program = b.program(nested, call.inputs, body=call.body, scopes=call.scopes)
+    return _step(b, call, "inline", (), program.outputs, program)
 
 
-def _barrier(
+def _step(
     b: Builder,
-    eqn: _jax.Eqn,
-    inputs: tuple[int, ...],
-    body: int,
-    scopes: tuple[str, ...],
+    call: Call,
     kind: str,
-    jaxpr: _jax.ClosedJaxpr,
+    nodes: Iterable[int],
+    outputs: Iterable[int],
+    *programs: Program,
 ) -> Step:
+    """Returns the step of an equation whose nodes are all added."""
+    made = tuple(nodes), call.first, len(b.nodes), programs
+    return Step(call.eqn, kind, call.inputs, tuple(outputs), *made)
+
+
+def _barrier(b: Builder, call: Call, kind: str, parameter: str) -> Step:
     """Reads a nested program that runs once, on operands in their stored precisions.
 
     Nodes: one for each result. The result is a new value even if the program returns an operand: a
     gradient clip is the identity, and its derivative rule must stay.
     """
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    inner = b.add_body(body, BodyKind.BARRIER, 1)
-    with b.called(eqn):
-        program = b.program(jaxpr, inputs, body=inner, scopes=names)
-    nodes, outputs = _leave(b, eqn, "call.result", program, (inner, body), names)
-    return Step(eqn, kind, inputs, outputs, nodes, first, len(b.nodes), (program,))
+    inner = b.add_body(call.body, BodyKind.BARRIER, 1)
+    with b.called(call.eqn):
+        nested = call.eqn.params[parameter]
+        program = b.program(nested, call.inputs, body=inner, scopes=call.scopes)
+    nodes, outputs = _pass(b, call, "call.result", program.outputs, (inner, call.body))
+    return _step(b, call, kind, nodes, outputs, program)
 
 
-def _leave(
+def _pass(
     b: Builder,
-    eqn: _jax.Eqn,
+    call: Call,
     op: str,
-    program: Program,
+    values: Sequence[int],
     bodies: tuple[int, int],
-    scopes: tuple[str, ...],
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Adds one node for each result of a nested program; returns the nodes and outer values."""
-    start = len(b.nodes)
-    inside, outside = bodies
-    outputs: tuple[int, ...] = ()
-    for value, var in zip(program.outputs, eqn.outvars, strict=True):
+    made: Sequence[Any] | None = None,
+) -> tuple[range, list[int]]:
+    """Adds one node for each value that enters or leaves a nested program.
+
+    ``bodies`` are the body of the nodes and that of their results. ``made`` are the variables of
+    the results, which are those of the equation by default. Returns the nodes and the results.
+    """
+    first, (body, outside) = len(b.nodes), bodies
+    outputs: list[int] = []
+    for value, var in zip(values, call.eqn.outvars if made is None else made, strict=True):
         outputs += b.node(
-            eqn, op, (value,), [var.aval], body=inside, scopes=scopes, out_bodies=[outside]
+            call.eqn, op, (value,), [var.aval], body=body, scopes=call.scopes, out_bodies=[outside]
         )
-    return tuple(range(start, len(b.nodes))), outputs
+    return range(first, len(b.nodes)), outputs
 
 
-def _barrier_of(kind: str, parameter: str) -> NestedBuilder:
-    """Returns the builder of equations whose nested program is in ``parameter``."""
-
-    def build(
-        b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-    ) -> Step:
-        return _barrier(b, eqn, inputs, body, scopes, kind, eqn.params[parameter])
-
-    return build
-
-
-def _each(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
+def _each(b: Builder, call: Call) -> Step:
     """Adds one node for each operand, so that each operand keeps its own precision."""
-    first = len(b.nodes)
-    outputs: tuple[int, ...] = ()
-    for value, var in zip(inputs, eqn.outvars, strict=True):
-        outputs += b.node(eqn, eqn.primitive.name, (value,), [var.aval], body=body, scopes=scopes)
-    nodes = tuple(range(first, len(b.nodes)))
-    return Step(eqn, "each", inputs, outputs, nodes, first, len(b.nodes))
+    call = call._replace(scopes=call.around)
+    nodes, outputs = _pass(b, call, call.eqn.primitive.name, call.inputs, (call.body, call.body))
+    return _step(b, call, "each", nodes, outputs)
 
 
-def _scan(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
+def _scan(b: Builder, call: Call) -> Step:
     """Adds one node for each carry, each sliced operand and each stacked result."""
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    jaxpr = eqn.params["jaxpr"]
+    eqn, inputs, body = call.eqn, call.inputs, call.body
+    jaxpr, length = eqn.params["jaxpr"], eqn.params["length"]
     opened = _jax.open_jaxpr(jaxpr)
-    num_consts, num_carry = _jax.scan_layout(eqn)
-    split = num_consts + num_carry
-    length = eqn.params["length"]
+    consts, carries = _jax.scan_layout(eqn)
+    split = consts + carries
     inner = b.add_body(body, BodyKind.LOOP, length if isinstance(length, int) else 1)
-    carried, nodes = _carries(
-        b,
-        eqn,
-        inputs[num_consts:split],
-        eqn.outvars[:num_carry],
-        _summing(opened, opened.invars[num_consts:split], opened.outvars[:num_carry]),
-        (body, inner),
-        names,
+    nodes, carried, after = _carries(b, call, opened, consts, inputs[consts:split], inner)
+    into, sliced = _pass(
+        b, call, "loop.slice", inputs[split:], (inner, inner), opened.invars[split:]
     )
-    sliced: list[int] = []
-    for value, var in zip(inputs[split:], opened.invars[split:], strict=True):
-        nodes.append(len(b.nodes))
-        sliced += b.node(eqn, "loop.slice", (value,), [var.aval], body=inner, scopes=names)
-    arguments = (*inputs[:num_consts], *[inside for inside, _ in carried], *sliced)
-    program = b.program(jaxpr, arguments, body=inner, scopes=names)
-    _close(b, nodes[:num_carry], program.outputs[:num_carry])
-    outputs = [after for _, after in carried]
-    for value, var in zip(program.outputs[num_carry:], eqn.outvars[num_carry:], strict=True):
-        nodes.append(len(b.nodes))
-        outputs += b.node(
-            eqn, "loop.stack", (value,), [var.aval], body=inner, scopes=names, out_bodies=[body]
-        )
-    return Step(eqn, "scan", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,))
+    arguments = (*inputs[:consts], *carried, *sliced)
+    program = b.program(jaxpr, arguments, body=inner, scopes=call.scopes)
+    _close(b, nodes, program.outputs[:carries])
+    rest = program.outputs[carries:], (inner, body), eqn.outvars[carries:]
+    out, stacked = _pass(b, call, "loop.stack", *rest)
+    return _step(b, call, "scan", (*nodes, *into, *out), (*after, *stacked), program)
 
 
-def _while(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
+def _while(b: Builder, call: Call) -> Step:
     """Adds one node for each carry; the programs are condition and body."""
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    of_cond, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    cond_consts, body_consts = inputs[:of_cond], inputs[of_cond : of_cond + of_body]
-    opened = _jax.open_jaxpr(eqn.params["body_jaxpr"])
-    inner = b.add_body(body, BodyKind.LOOP, 1)
-    carried, nodes = _carries(
-        b,
-        eqn,
-        inputs[of_cond + of_body :],
-        eqn.outvars,
-        _summing(opened, opened.invars[of_body:], opened.outvars),
-        (body, inner),
-        names,
+    params, inputs, scopes = call.eqn.params, call.inputs, call.scopes
+    of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
+    split = of_cond + of_body
+    inner = b.add_body(call.body, BodyKind.LOOP, 1)
+    opened = _jax.open_jaxpr(params["body_jaxpr"])
+    nodes, carried, after = _carries(b, call, opened, of_body, inputs[split:], inner)
+    consts = inputs[:of_cond], inputs[of_cond:split]
+    cond, loop = (
+        b.program(params[name], (*own, *carried), body=inner, scopes=scopes)
+        for name, own in zip(("cond_jaxpr", "body_jaxpr"), consts, strict=True)
     )
-    inside = tuple(value for value, _ in carried)
-    cond = b.program(eqn.params["cond_jaxpr"], (*cond_consts, *inside), body=inner, scopes=names)
-    loop = b.program(eqn.params["body_jaxpr"], (*body_consts, *inside), body=inner, scopes=names)
     _close(b, nodes, loop.outputs)
-    b.set_condition(inner, cond.outputs[0])
-    outputs = tuple(after for _, after in carried)
-    return Step(eqn, "while", inputs, outputs, tuple(nodes), first, len(b.nodes), (cond, loop))
+    b.bodies[inner] = dataclasses.replace(b.bodies[inner], until=cond.outputs[0])
+    return _step(b, call, "while", nodes, after, cond, loop)
 
 
 def _carries(
-    b: Builder,
-    eqn: _jax.Eqn,
-    initial: Sequence[int],
-    outvars: Sequence[Any],
-    summing: Sequence[bool],
-    bodies: tuple[int, int],
-    scopes: tuple[str, ...],
-) -> tuple[list[tuple[int, int]], list[int]]:
+    b: Builder, call: Call, jaxpr: Any, consts: int, initial: Sequence[int], inner: int
+) -> tuple[range, list[int], list[int]]:
     """Adds carry nodes without the body's results.
 
-    Returns:
-        For each carry the value inside the loop and the value after it, and the node indices.
+    Carries are the first results of ``jaxpr``, and its arguments after ``consts`` constants. The
+    nodes come with the carries inside the loop and those after it.
     """
-    carried, nodes = [], []
-    outside, inside = bodies
-    for value, var, sums in zip(initial, outvars, summing, strict=True):
-        nodes.append(len(b.nodes))
-        op = "loop.accumulator" if sums else "loop.carry"
-        within, after = b.node(
-            eqn,
-            op,
+    first = len(b.nodes)
+    count = len(initial)
+    sums = _summing(jaxpr, jaxpr.invars[consts : consts + count], jaxpr.outvars[:count])
+    made = [
+        b.node(
+            call.eqn,
+            "loop.accumulator" if is_sum else "loop.carry",
             (value,),
             [var.aval, var.aval],
-            body=inside,
-            scopes=scopes,
-            out_bodies=[inside, outside],
+            body=inner,
+            scopes=call.scopes,
+            out_bodies=[inner, call.body],
         )
-        carried.append((within, after))
-    return carried, nodes
+        for value, var, is_sum in zip(initial, call.eqn.outvars[:count], sums, strict=True)
+    ]
+    nodes = range(first, len(b.nodes))
+    return nodes, [inside for inside, _ in made], [after for _, after in made]
 
 
-def _close(b: Builder, nodes: Sequence[int], results: Sequence[int]) -> None:
+def _close(b: Builder, nodes: Iterable[int], results: Sequence[int]) -> None:
     """Adds the body's results as operands of the carry nodes, which exist before the body."""
     for index, result in zip(nodes, results, strict=True):
         node = b.nodes[index]
@@ -256,54 +209,44 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
     return [sums(carry, result) for carry, result in zip(carries, results, strict=True)]
 
 
-def _cond(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
+def _cond(b: Builder, call: Call) -> Step:
     """Adds one join for each result; the programs are the branches."""
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
     programs = tuple(
-        b.program(branch, inputs[1:], body=b.add_body(body, BodyKind.BARRIER, 1), scopes=names)
-        for branch in eqn.params["branches"]
+        b.program(
+            branch,
+            call.inputs[1:],
+            body=b.add_body(call.body, BodyKind.BARRIER, 1),
+            scopes=call.scopes,
+        )
+        for branch in call.eqn.params["branches"]
     )
     start = len(b.nodes)
-    outputs: tuple[int, ...] = ()
-    for position, var in enumerate(eqn.outvars):
-        results = tuple(program.outputs[position] for program in programs)
-        outputs += b.node(eqn, "branch.join", results, [var.aval], body=body, scopes=names)
-    nodes = tuple(range(start, len(b.nodes)))
-    return Step(eqn, "cond", inputs, outputs, nodes, first, len(b.nodes), programs)
-
-
-def _shard_map(
-    b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
-) -> Step | None:
-    """Adds one node for each operand and one for each result."""
-    first = len(b.nodes)
-    names = b.scope(scopes, eqn)[2]
-    jaxpr = eqn.params["jaxpr"]
-    inner = b.add_body(body, BodyKind.BARRIER, 1)
-    local: list[int] = []
-    nodes: list[int] = []
-    for value, var in zip(inputs, _jax.open_jaxpr(jaxpr).invars, strict=True):
-        nodes.append(len(b.nodes))
-        local += b.node(
-            eqn, "shard.enter", (value,), [var.aval], body=body, scopes=names, out_bodies=[inner]
+    outputs: list[int] = []
+    for position, var in enumerate(call.eqn.outvars):
+        results = [program.outputs[position] for program in programs]
+        outputs += b.node(
+            call.eqn, "branch.join", results, [var.aval], body=call.body, scopes=call.scopes
         )
-    program = b.program(jaxpr, local, body=inner, scopes=names)
-    exits, outputs = _leave(b, eqn, "shard.exit", program, (inner, body), names)
-    nodes += exits
-    return Step(
-        eqn, "shard_map", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,)
-    )
+    return _step(b, call, "cond", range(start, len(b.nodes)), outputs, *programs)
+
+
+def _shard_map(b: Builder, call: Call) -> Step:
+    """Adds one node for each operand and one for each result."""
+    jaxpr = call.eqn.params["jaxpr"]
+    inner = b.add_body(call.body, BodyKind.BARRIER, 1)
+    arguments = _jax.open_jaxpr(jaxpr).invars
+    enters, local = _pass(b, call, "shard.enter", call.inputs, (call.body, inner), arguments)
+    program = b.program(jaxpr, local, body=inner, scopes=call.scopes)
+    exits, outputs = _pass(b, call, "shard.exit", program.outputs, (inner, call.body))
+    return _step(b, call, "shard_map", (*enters, *exits), outputs, program)
 
 
 NESTED: Mapping[str, NestedBuilder] = {
     "jit": _jit,
-    "closed_call": _call,
-    "remat2": _barrier_of("remat", "jaxpr"),
-    "custom_jvp_call": _barrier_of("custom_jvp", "call_jaxpr"),
-    "custom_vjp_call": _barrier_of("custom_vjp", "call_jaxpr"),
+    "closed_call": functools.partial(_inlined, parameter="call_jaxpr"),
+    "remat2": functools.partial(_barrier, kind="remat", parameter="jaxpr"),
+    "custom_jvp_call": functools.partial(_barrier, kind="custom_jvp", parameter="call_jaxpr"),
+    "custom_vjp_call": functools.partial(_barrier, kind="custom_vjp", parameter="call_jaxpr"),
     "optimization_barrier": _each,
     "device_put": _each,
     "scan": _scan,

@@ -72,21 +72,25 @@ class _NoDerivative:
         return np.zeros(self.shape, jax.dtypes.float0)
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """The part of a call that is not traced.
+    """The part of a call, or of a function's results, that is not traced.
 
     Attributes:
-        tree: structure of ``(args, kwargs)``.
+        tree: structure of ``(args, kwargs)``, or of the results.
         statics: position and value of each leaf that is not traced.
     """
 
     tree: Any
     statics: tuple[tuple[int, Static], ...]
 
-    def restore(self, leaves: Any) -> tuple[Any, Any]:
-        """Returns ``(args, kwargs)`` with ``leaves`` instead of the arrays."""
+    def restore(self, leaves: Any) -> Any:
+        """Returns ``(args, kwargs)``, or the results, with ``leaves`` instead of the arrays."""
         return jax.tree.unflatten(self.tree, merge(self.statics, leaves))
+
+
+Results = Signature
 
 
 def merge(statics: tuple[tuple[int, Static], ...], arrays: Any) -> list[Any]:
@@ -213,19 +217,6 @@ def _parameter_names(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class Results:
-    """The part of a function's results that is not traced; same fields as :class:`Signature`."""
-
-    tree: Any
-    statics: tuple[tuple[int, Static], ...]
-
-    def restore(self, arrays: Any) -> Any:
-        """Returns the function's results."""
-        return jax.tree.unflatten(self.tree, merge(self.statics, arrays))
-
-
 def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
     """Returns the arrays among a function's results, and the rest.
 
@@ -285,7 +276,11 @@ def _inside(leaf: Any) -> Iterator[Any]:
         yield from getattr(leaf.__self__, "__dict__", {}).values()
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the qualified name of a function, or the class of another callable."""
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
 def describe_callable(function: Callable[..., Any], by: str = "autocast") -> str:
     """Returns a name for error messages: ``autocast(loss)``, or ``by`` in place of it."""
-    name = getattr(function, "__qualname__", None) or type(function).__name__
-    return f"{by}({name})"
+    return f"{by}({name_of(function)})"

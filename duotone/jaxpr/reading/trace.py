@@ -16,7 +16,6 @@ from duotone.jaxpr.reading.signature import (
     Results,
     Signature,
     argument_names,
-    describe_argument,
     describe_callable,
     flatten_results,
 )
@@ -102,11 +101,6 @@ def flattened(
 ) -> tuple[Callable[..., list[Any]], list[Results]]:
     """Returns ``function`` as a function of arrays.
 
-    Args:
-        function: the user's function.
-        signature: the signature of the call.
-        name: the name of the function in messages.
-
     Returns:
         A function of arrays to arrays; and a list to which each of its calls appends the rest of
         the results.
@@ -115,7 +109,7 @@ def flattened(
 
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.restore(leaves)
-        refuse_nnx_objects(name, function, (args, kwargs), describe_argument)
+        refuse_nnx_objects(name, function, (args, kwargs))
         owner = getattr(function, "__self__", function)
         with traced_cleanly(name), named_modules(owner, args, kwargs):
             out, results = flatten_results(name, function(*args, **kwargs))

@@ -27,6 +27,8 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from duotone import _jax
+
 
 class Axis(enum.Enum):
     """An axis of an image, in a convolution whose windows tile it."""
@@ -55,22 +57,36 @@ class Tile(NamedTuple):
     zeros: tuple[int, int, int] = (0, 0, 0)
 
 
-def tiling(
-    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
-) -> list[Tile] | None:
-    """Returns how windows cover each spatial axis, in the order of the dimension numbers.
+class Convolution(NamedTuple):
+    """The parts of a convolution that its forms depend on.
 
-    Args:
+    Attributes:
         params: parameters of ``conv_general_dilated``.
         image: the shape of the left operand.
         filters: the shape of the right operand.
         result: the shape of the result.
+    """
+
+    params: Mapping[str, Any]
+    image: Sequence[Any]
+    filters: Sequence[Any]
+    result: Sequence[Any]
+
+    @classmethod
+    def of(cls, eqn: _jax.Eqn) -> Convolution:
+        """Returns the parts of an equation."""
+        return cls(eqn.params, *[var.aval.shape for var in (*eqn.invars, *eqn.outvars)])
+
+
+def tiling(made: Convolution) -> list[Tile] | None:
+    """Returns how windows cover each spatial axis, in the order of the dimension numbers.
 
     Returns:
         ``None`` if windows overlap or reach beyond the image, if windows of several elements leave
         gaps, if there are groups, or if a dimension is symbolic.
     """
-    if not _is_known(params, image, filters, result) or not _is_dense(params):
+    params, image, filters, result = made
+    if not _is_known(*made) or not _is_dense(params):
         return None
     numbers, found = params["dimension_numbers"], list[Tile]()
     for i, (mine, of_filters, of_result) in enumerate(
@@ -119,18 +135,14 @@ def _cover(
     return Tile(axis, (start, stop, step)) if stop <= size + padding[1] else None
 
 
-def slides(params: Mapping[str, Any], filters: Sequence[Any], result: Sequence[Any]) -> bool:
+def slides(made: Convolution) -> bool:
     """Checks if the windows of a convolution slide over its image as it is.
 
     A CPU's library has half kernels for these convolutions. It has none where zeros are inserted
     into the image or its border is cut off, as in gradients of strided convolutions, and XLA gives
     it none with groups.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-        filters: the shape of the right operand.
-        result: the shape of the result.
     """
+    params, _, filters, result = made
     return (
         _is_known(params, filters, result)
         and _is_dense(params)
@@ -140,16 +152,12 @@ def slides(params: Mapping[str, Any], filters: Sequence[Any], result: Sequence[A
     )
 
 
-def has_phases(params: Mapping[str, Any], filters: Sequence[Any], result: Sequence[Any]) -> bool:
+def has_phases(made: Convolution) -> bool:
     """Checks if a convolution is one of an image with zeros between its elements, and no more.
 
     :mod:`duotone.jaxpr.rules.phases` computes it without the zeros.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-        filters: the shape of the right operand.
-        result: the shape of the result.
     """
+    params, _, filters, result = made
     return (
         _is_known(params, filters, result)
         and any(dilation > 1 for dilation in params["lhs_dilation"])
@@ -159,28 +167,21 @@ def has_phases(params: Mapping[str, Any], filters: Sequence[Any], result: Sequen
     )
 
 
-def library_forms(
-    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
-) -> Iterator[str]:
+def library_forms(made: Convolution) -> Iterator[str]:
     """Yields the attributes of a convolution that a GPU's library takes in another form only.
 
     XLA fills a dilated operand with zeros where the library would not need them: an image, unless
     the filters are reversed; filters, unless the padding is even. It gives the gradient of dilated
     filters to the library as a convolution whose window is as large as the image.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-        image: the shape of the left operand.
-        filters: the shape of the right operand.
-        result: the shape of the result.
     """
-    if not _is_known(params, image, filters, result) or len(image) not in _RANKS:
+    params = made.params
+    if not _is_known(*made) or len(made.image) not in _RANKS:
         return
     spread, stretched, strided = (
         any(one > 1 for one in params[name])
         for name in ("lhs_dilation", "rhs_dilation", "window_strides")
     )
-    if has_phases(params, filters, result):
+    if has_phases(made):
         yield "spread"
     elif spread:
         return
@@ -193,30 +194,19 @@ def library_forms(
 
 
 def is_of_filters(params: Mapping[str, Any]) -> bool:
-    """Checks if a convolution is the gradient of filters, which sums over the images of a batch.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-    """
+    """Checks if a convolution is the gradient of filters, which sums over the images of a batch."""
     images, features = params["dimension_numbers"].lhs_spec[:2]
     return images > features
 
 
-def is_channelwise(
-    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
-) -> bool:
+def is_channelwise(made: Convolution) -> bool:
     """Checks if each feature of a result comes from one feature of an image.
 
     The gradient of the filters of such a convolution counts too: its groups are of the batch.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-        image: the shape of the left operand.
-        filters: the shape of the right operand.
-        result: the shape of the result.
     """
+    params, image, filters, _ = made
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
-    if not _is_known(params, image, filters, result) or len(image) not in _RANKS:
+    if not _is_known(*made) or len(image) not in _RANKS:
         return False
     window = math.prod(filters[axis] for axis in numbers.rhs_spec[2:])
     if groups > 1:
@@ -224,21 +214,14 @@ def is_channelwise(
     return params["batch_group_count"] == image[numbers.lhs_spec[0]] > 1
 
 
-def overhangs(
-    params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
-) -> bool:
+def overhangs(made: Convolution) -> bool:
     """Checks if the window of a convolution has more elements than its image.
 
     XLA then exchanges image and filters. An image of one element makes this a dot, which is fast.
-
-    Args:
-        params: parameters of ``conv_general_dilated``.
-        image: the shape of the left operand.
-        filters: the shape of the right operand.
-        result: the shape of the result.
     """
+    params, image, filters, _ = made
     numbers = params["dimension_numbers"]
-    if not _is_known(params, image, filters, result) or not _is_dense(params):
+    if not _is_known(*made) or not _is_dense(params):
         return False
     pixels = math.prod(image[axis] for axis in numbers.lhs_spec[2:])
     return 1 < pixels < math.prod(filters[axis] for axis in numbers.rhs_spec[2:])

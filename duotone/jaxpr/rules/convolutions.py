@@ -20,28 +20,16 @@ from duotone.jaxpr.rules.phases import part_of
 
 
 def padded_image(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:
-    """Returns a convolution of the image with its padding, and with the zeros of its dilation.
-
-    Args:
-        eqn: the convolution.
-        image: its left operand.
-        filters: its right operand, of the same dtype.
-    """
+    """Returns a convolution of the image with its padding, and with the zeros of its dilation."""
     axes = len(eqn.params["padding"])
     changed = {"padding": ((0, 0),) * axes, "lhs_dilation": (1,) * axes}
     return bind_convolution(eqn, _padded(eqn.params, image), filters, changed)
 
 
 def bind_convolution(eqn: _jax.Eqn, image: Any, filters: Any, changed: Mapping[str, Any]) -> Any:
-    """Binds a convolution with other operands and parameters.
+    """Binds a convolution with other operands, and with the ``changed`` ones of its parameters.
 
     Operands that duotone made half have half results, as they have in painted convolutions.
-
-    Args:
-        eqn: the convolution.
-        image: its left operand.
-        filters: its right operand, of the same dtype.
-        changed: the parameters that are not those of ``eqn``.
     """
     params = {**eqn.params, **changed}
     painted = image.dtype != eqn.invars[0].aval.dtype
@@ -52,11 +40,6 @@ def bind_convolution(eqn: _jax.Eqn, image: Any, filters: Any, changed: Mapping[s
 
 def channelwise(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:
     """Returns a convolution with one feature per group, or the gradient of its filters.
-
-    Args:
-        eqn: the convolution.
-        image: its left operand.
-        filters: its right operand; the cotangent, in a gradient of filters.
 
     Returns:
         The float32 sums.

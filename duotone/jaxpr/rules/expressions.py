@@ -34,12 +34,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(steps: Sequence[ExpressionStep], given: Mapping[str, Callable[..., Any]]) -> Any:
-    """Returns the result of the last step.
-
-    Args:
-        steps: the expression.
-        given: operations that depend on the program, by name.
-    """
+    """Returns the result of the last step; ``given`` are operations of the program, by name."""
     made: list[Any] = []
     for name, operands, parameters in steps:
         operation = given[name] if name in given else _OPERATIONS[name]

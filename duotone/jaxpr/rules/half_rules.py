@@ -21,7 +21,6 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, rows_dot_for_values, takes_rows
 from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.phases import in_phases
-from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight, rows_dot_of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter, is_host_array
@@ -36,11 +35,9 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     (node,) = step.nodes
 
     def own(operands: Sequence[Any]) -> list[Any]:
-        if (
-            node in r.optimizations.reductions.nodes
-            and Trait.SUMS_DEVICES in r.graph.nodes[node].traits
-        ):
-            return reduced(step.eqn, operands, r.optimizations.reductions.dtype)
+        sums_devices = Trait.SUMS_DEVICES in r.graph.nodes[node].traits
+        if sums_devices and node in r.optimizations.reductions.nodes:
+            return _reduced(step.eqn, operands, np.dtype(r.optimizations.reductions.dtype))
         computes_full = r.painting.compute[node] is Paint.FULL
         return (_in_full if computes_full else _in_half)(r, step, env, operands)
 
@@ -60,6 +57,15 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _reduced(eqn: _jax.Eqn, operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Returns the results of a sum over devices whose float32 operands are cast to ``dtype``."""
+    cast = [
+        _jax.convert(array, dtype) if atom.aval.dtype == FULL_DTYPE else array
+        for array, atom in zip(operands, eqn.invars, strict=True)
+    ]
+    return _jax.bind(eqn, cast)
 
 
 def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
@@ -299,8 +305,5 @@ def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
     ]
 
 
-HANDLERS: Mapping[str, Handler] = {
-    "leaf": _leaf,
-    "each": _each,
-}
+HANDLERS: Mapping[str, Handler] = {"leaf": _leaf, "each": _each}
 """By ``Step.kind``."""

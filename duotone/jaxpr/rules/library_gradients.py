@@ -20,13 +20,7 @@ from duotone.jaxpr.rules.convolutions import bind_convolution
 
 
 def transposed(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:
-    """Returns a convolution of a dilated image as a gradient of a strided convolution.
-
-    Args:
-        eqn: the convolution.
-        image: its left operand.
-        filters: its right operand; the cotangent, in a gradient of filters.
-    """
+    """Returns a convolution of a dilated image as a gradient of a strided convolution."""
     if is_of_filters(eqn.params):
         return _of_strided(eqn, image, filters)
     axes = eqn.params["dimension_numbers"].rhs_spec[2:]
@@ -70,11 +64,6 @@ def dilated_gradient(eqn: _jax.Eqn, image: Any, cotangent: Any) -> Any:
                = sum over r < d, m of image[(k + m) * d + r] * cotangent[m * d + r]
 
     The positions ``r`` become features: the sum over images and features is one.
-
-    Args:
-        eqn: the convolution.
-        image: its left operand.
-        cotangent: its right operand.
     """
     params, shape = eqn.params, eqn.outvars[0].aval.shape
     left, right, made = params["dimension_numbers"]

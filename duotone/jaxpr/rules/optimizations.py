@@ -31,15 +31,7 @@ Own = Callable[[Sequence[Any]], Any]
 def apply_optimization(
     r: Rewriter, step: Step, env: Env, optimization: Optimization, own: Own
 ) -> Any:
-    """Returns the result of an operation in another form.
-
-    Args:
-        r: the rewriter.
-        step: the step of the operation.
-        env: the environment that has its operands.
-        optimization: the other form.
-        own: binds the operation itself.
-    """
+    """Returns the result of an operation in another form; ``own`` binds the operation itself."""
 
     def read(value: int, reader: int, paint: Paint | None) -> Any:
         source = env if reader == NOBODY else r.source(env, reader, value)
@@ -69,10 +61,6 @@ def with_plain_derivative(eqn: _jax.Eqn, form: Callable[..., Any]) -> Callable[.
     """Returns a form of an operation, with the derivative of the operation itself.
 
     JAX would keep a residual for each part of the form.
-
-    Args:
-        eqn: the operation.
-        form: takes the operation and its operands.
     """
     return lambda *operands: instead(_jax.bind(eqn, operands)[0], form(eqn, *operands))
 

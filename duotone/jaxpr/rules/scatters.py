@@ -21,9 +21,7 @@ from duotone.jaxpr.reading.indices import most_updates
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
     """Returns the attributes of a ``scatter-add`` that describe its updates.
 
-    Args:
-        eqn: the equation.
-        indices: its indices, if they are known before any call.
+    The ``indices`` are given if they are known before any call.
     """
     found: dict[str, Attribute] = {}
     count = None if indices is None else most_updates(eqn, indices)

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax import lax
 
-from duotone.jaxpr.reading.windows import Axis, Tile, tiling
+from duotone.jaxpr.reading.windows import Axis, Convolution, Tile, tiling
 from duotone.jaxpr.rules.dots import Dims
 
 _PARTS = {
@@ -42,7 +42,7 @@ def window_dot(
         shape: the shape of the result.
         dot: binds a dot, given reshaped operands and dimension numbers.
     """
-    tiles = tiling(params, image.shape, filters.shape, shape)
+    tiles = tiling(Convolution(params, image.shape, filters.shape, shape))
     assert tiles is not None, "only convolutions whose windows tile have this optimization"
     numbers = params["dimension_numbers"]
     images, within, *axes = numbers.lhs_spec

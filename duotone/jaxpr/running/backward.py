@@ -102,7 +102,7 @@ def with_rule(
         made = iter(LINEAR.bind(*residuals, *given, passes=passes))
         arrays, tree = jax.tree.flatten(results)
         return results, tree.unflatten(
-            next(made) if nonzero else SymbolicZero(_tangent_type(array))
+            next(made) if nonzero else SymbolicZero(jax.typeof(array).to_tangent_aval())
             for array, nonzero in zip(arrays, passes.reached, strict=True)
         )
 
@@ -112,9 +112,6 @@ def with_rule(
 
 def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
     """Explains why the backward pass is not painted together with the forward pass.
-
-    Args:
-        jaxpr: the program before it is rewritten.
 
     Returns:
         The reason, empty if there is none.
@@ -287,14 +284,10 @@ def _cut(
         return out[: len(results)], out[len(results) :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        return transpose(*kept, *cotangents_of(given))
-
-    def cotangents_of(given: Sequence[Any]) -> list[Any]:
-        """Returns the cotangents of all floating-point results; zeros where not ``reached``."""
-        zeros = [no_tangent(var.aval) for var in cotangents]
+        every = [no_tangent(var.aval) for var in cotangents]  # zeros where not `reached`
         for position, cotangent in zip(positions, given, strict=True):
-            zeros[position] = cotangent
-        return zeros
+            every[position] = cotangent
+        return transpose(*kept, *every)
 
     types = tuple(var.aval for var, is_reached in zip(results, reached, strict=True) if is_reached)
     types = tuple(aval.update(weak_type=False) for aval in types)
@@ -304,10 +297,7 @@ def _cut(
 def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = ()) -> set[Any]:
     """Returns the variables that some atoms are computed from, including the atoms.
 
-    Args:
-        jaxpr: the program.
-        atoms: some atoms of the program.
-        known: variables whose own operands are not followed.
+    The operands of ``known`` variables are not followed.
     """
     stop = set(known)
     found = {atom for atom in atoms if not _jax.is_literal(atom)}
@@ -327,11 +317,6 @@ def _part(
     consts = zip(_jax.open_jaxpr(whole).constvars, _jax.consts_of(whole), strict=True)
     used = {var: array for var, array in consts if var in read}
     return program_of(whole, invars, outvars, eqns, used)
-
-
-def _tangent_type(array: Any) -> Any:
-    aval = jax.typeof(array)
-    return aval.to_tangent_aval()
 
 
 def _dense(tangent: Any) -> Any:

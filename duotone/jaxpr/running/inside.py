@@ -61,8 +61,7 @@ class Collection:
     def marker_of(self, painted: Any) -> Callable[[int], Any] | None:
         """Returns a function from a node to the name scope that marks the equations made from it.
 
-        Args:
-            painted: the program of the node; it is appended to :attr:`marked`.
+        The program is appended to :attr:`marked`.
 
         Returns:
             ``None`` if this collection does not mark nodes.
@@ -107,9 +106,8 @@ _COLLECTIONS: dict[_Key, Collection] = {}
 def collecting(*, marks: bool = False) -> Iterator[Collection]:
     """Collects what is painted inside the block.
 
-    Args:
-        marks: whether a name scope on every equation of a rewritten program names the node that
-            the equation was made from; :func:`node_marked` reads it.
+    With ``marks``, a name scope on every equation of a rewritten program names the node that the
+    equation was made from; :func:`node_marked` reads it.
     """
     key, collection = _Key(), Collection(marks=marks)
     _COLLECTIONS[key] = collection
@@ -121,11 +119,7 @@ def collecting(*, marks: bool = False) -> Iterator[Collection]:
 
 
 def node_marked(names: Iterable[str]) -> tuple[int, int] | None:
-    """Returns the index into :attr:`Collection.marked` and the node that the innermost mark names.
-
-    Args:
-        names: name scopes, outermost first.
-    """
+    """Returns the index in :attr:`Collection.marked` and the node that the innermost mark names."""
     found = [name for name in names if name.startswith(_MARK)]
     if not found:
         return None

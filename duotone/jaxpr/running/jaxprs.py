@@ -19,12 +19,7 @@ def program_of(
 ) -> _jax.ClosedJaxpr:
     """Returns a program of equations that were traced already; it states no effects.
 
-    Args:
-        like: a program that names the function.
-        invars: the variables of the arguments.
-        outvars: the atoms of the results.
-        eqns: the equations, in order.
-        constants: the array of each constant, by its variable.
+    The program ``like`` names the function; ``constants`` are arrays by variable.
     """
     info = _jax.open_jaxpr(like).debug_info.with_unknown_names()
     opened = _jax.open_program(
@@ -53,10 +48,6 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
     """Returns a function that calls a program without effects by a ``jit`` equation.
 
     ``jax.jit`` would bind each equation of the program once more.
-
-    Args:
-        jaxpr: the program.
-        name: the name of the equation.
     """
     with jax.disable_jit(False):
         (eqn,) = _jax.open_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(0)).eqns

@@ -22,16 +22,7 @@ Show = Callable[[int, Any], None]
 
 
 def observe(built: BuiltGraph, arguments: Sequence[Any], show: Show) -> list[Any]:
-    """Runs a program and shows its values.
-
-    Args:
-        built: the program.
-        arguments: its arrays; not shown.
-        show: called for each result of each equation.
-
-    Returns:
-        The results of the program.
-    """
+    """Runs a program, shows the result of each equation, and returns its own results."""
     observer = _Observer(show)
     observer.arrays.update(zip(built.program.inputs, arguments, strict=True))
     return observer.run(built.program)
@@ -72,7 +63,6 @@ def _bound(o: _Observer, step: Step) -> list[Any]:
 
 
 def _once(o: _Observer, step: Step) -> list[Any]:
-    """Returns a nested program that runs once on the operands of the equation."""
     return o.run(step.bodies[0])
 
 

@@ -112,11 +112,7 @@ def _painted_for(options: bool, function: Callable[..., Any]) -> Callable[..., A
 
 
 def may_have_options(leaves: Sequence[Any]) -> bool:
-    """Checks if a ``jit`` function called with these arguments may have compiler options.
-
-    Args:
-        leaves: the arguments, flat.
-    """
+    """Checks if a ``jit`` function called with these arguments may have compiler options."""
     return bool(compiler_options()) and _is_alone(leaves)
 
 
@@ -185,8 +181,7 @@ def _deciding() -> Iterator[None]:
 def when_decided(log: Callable[[], None]) -> None:
     """Logs a line about a painting, unless the program is made from another painting.
 
-    Args:
-        log: logs it. It is called now if no decision about compiler options is under way.
+    The line is logged now if no decision about compiler options is under way.
     """
     if _decision.lines is None:
         log()
@@ -195,13 +190,7 @@ def when_decided(log: Callable[[], None]) -> None:
 
 
 def traced_once(owner: Any, leaves: Sequence[Any], make: Callable[[], Traced]) -> Traced:
-    """Traces a function, only once for both programs of a decision.
-
-    Args:
-        owner: whose function it is.
-        leaves: the arrays of the call.
-        make: traces the function.
-    """
+    """Traces a function, only once for both programs of a decision."""
     programs = _decision.programs
     if programs is None:
         return make()
@@ -217,11 +206,7 @@ def traced_once(owner: Any, leaves: Sequence[Any], make: Callable[[], Traced]) -
 
 
 def half_work(jaxpr: Any) -> float:
-    """Returns the floating point operations of the dots and convolutions with half operands.
-
-    Args:
-        jaxpr: a program.
-    """
+    """Returns the floating point operations of the dots and convolutions with half operands."""
     total = 0.0
     for eqn in _jax.open_jaxpr(jaxpr).eqns:
         if eqn.invars and dtype_name(eqn.invars[0].aval) in HALF_TYPES:

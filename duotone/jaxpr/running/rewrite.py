@@ -30,7 +30,6 @@ from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
-from duotone.jaxpr.rules.meshes import in_mesh_of
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
 from duotone.precision.casts.cast_plan import casting_inside
 
@@ -139,11 +138,9 @@ class Rewriter:
         self._touched_before = list(itertools.accumulate(touched, initial=0))
 
     def __call__(self, *arguments: Any, wants: Sequence[Paint | None] | None = None) -> list[Any]:
-        """Runs the rewritten program.
+        """Runs the rewritten program on arguments in the precisions that ``graph.inputs`` give.
 
-        Args:
-            arguments: in the precisions that ``graph.inputs`` give.
-            wants: the precision of each result; ``None`` means "as stored".
+        The results have the precisions ``wants``; ``None`` means "as stored".
         """
         env = Env()
         for value, array in zip(self.program.inputs, arguments, strict=True):
@@ -190,10 +187,24 @@ class Rewriter:
                 f"value {value} ({missing.dtype}{list(missing.shape)}) is read before it is "
                 "computed; this is a bug in duotone, please report the program"
             )
-        with in_mesh_of(array):
+        with _in_mesh_of(array):
             array = (self._to_half if paint is Paint.HALF else self._to_full)(value, array)
         env.write(value, paint, array)
         return array
+
+    def operands(self, env: Env, nodes: Sequence[int], values: Sequence[int]) -> list[Any]:
+        """Returns the operands of nodes that read one value each, in the precisions they want."""
+        pairs = zip(nodes, values, strict=True)
+        return [self.read(env, value, self.wanted(node, 0)) for node, value in pairs]
+
+    def results(
+        self, env: Env, values: Sequence[int], wants: Sequence[Paint], avals: Sequence[Any]
+    ) -> list[Any]:
+        """Returns values in the wanted precisions, with the types of the original program."""
+        return [
+            self.match(self.read(env, value, want), aval, want)
+            for value, want, aval in zip(values, wants, avals, strict=True)
+        ]
 
     def _to_full(self, value: int, array: Any) -> Any:
         """Widens a value that is stored in half."""
@@ -247,17 +258,15 @@ class Rewriter:
     def _step(self, step: Step, env: Env) -> None:
         """Runs one step."""
         with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
-            results = list(self._results(step, env))
+            if self.touched(step):
+                with _jax.EquationContext(step.eqn):
+                    results = self._handlers[step.kind](self, step, env)
+            else:
+                results = [(Paint.FULL, array) for array in self._unchanged(step, env)]
+            results = list(results)
         for value, (paint, array) in zip(step.outputs, results, strict=True):
             rounded_once = value in self.recompute.rounded_once and paint is Paint.HALF
             env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
-
-    def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
-        """Yields each result of a step with its precision."""
-        if self.touched(step):
-            with _jax.EquationContext(step.eqn):
-                return self._handlers[step.kind](self, step, env)
-        return [(Paint.FULL, array) for array in self._unchanged(step, env)]
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
         """Returns the results of a step in which nothing is half."""
@@ -365,8 +374,22 @@ class Rewriter:
             array = np.asarray(array, dtype)
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
-        with in_mesh_of(array):
+        with _in_mesh_of(array):
             return self._cast(array, self.dtype(aval, paint), weak)
+
+
+def _in_mesh_of(array: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which JAX binds operations in the mesh of an array's type, if any.
+
+    With explicit axes, JAX accepts an operation only in the mesh of its operands' types. An
+    equation that moves an array to another mesh (at the borders of ``jax.sharding.auto_axes``) is
+    bound in the mesh of its result, so a cast of its operand needs the operand's mesh.
+    """
+    aval = getattr(array, "aval", None)
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh)
 
 
 def is_host_array(array: Any) -> bool:

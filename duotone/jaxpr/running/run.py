@@ -22,7 +22,7 @@ from duotone.graph.collector import collector_paused
 from duotone.jaxpr.reading.scopes import MARKER
 from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
-from duotone.jaxpr.running.inside import Collection, collection_now
+from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.interpreter import with_long_stack
 from duotone.jaxpr.running.own_jit import own_jit, traced_once
 
@@ -40,13 +40,7 @@ class Runner:
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
         by: str = "autocast",
     ) -> None:
-        """Makes a runner.
-
-        Args:
-            function: the user's function.
-            rewrite: rewrites it.
-            by: the function of duotone that the user called, for messages.
-        """
+        """Makes a runner; messages name the function of duotone that the user called, ``by``."""
         self._function = function
         self._rewrite = rewrite
         self._name = describe_callable(function, by)
@@ -61,7 +55,10 @@ class Runner:
         compiled = self._compiled.get(key) if collection is None else None
         try:
             if collection is not None:
-                out, results = self._collected(collection, key, signature, arrays)(*arrays)
+                # The program of a call inside `duotone.explain` has a name of its own.
+                key = key, tuple([jax.typeof(array) for array in arrays])
+                compiled = collection.once(self, key, lambda: self._compile(signature, arrays))
+                out, results = compiled(*arrays)
             elif compiled is None:
                 with collector_paused():
                     out, results = with_long_stack(lambda: self._first(key, signature, arrays))
@@ -84,13 +81,6 @@ class Runner:
         """Makes the first call with a signature, which traces, paints and rewrites."""
         compiled = self._compiled[key] = self._compile(signature, arrays)
         return compiled(*arrays)
-
-    def _collected(
-        self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
-    ) -> Callable[..., tuple[list[Any], Results]]:
-        """Returns the program for a call inside :func:`duotone.explain`, under a unique name."""
-        types = tuple([jax.typeof(array) for array in arrays])
-        return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
         """Returns the key of the ``jit`` function for a call."""
