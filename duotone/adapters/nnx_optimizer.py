@@ -43,8 +43,8 @@ M = TypeVar("M")
 class Optimizer(nnx.Optimizer[M]):
     """``flax.nnx.Optimizer`` in mixed precision.
 
-    An Optax optimizer is wrapped as by :func:`duotone.enable_mixed_precision_graph_rewrite`; one
-    that is wrapped already is taken as it is. :meth:`minimize` does a whole step::
+    An Optax optimizer is wrapped as by :func:`duotone.enable_mixed_precision_graph_rewrite`;
+    one that is wrapped already is taken as it is. :meth:`minimize` does a whole step::
 
         loss = optimizer.minimize(loss_fn, model, x, y)
 

@@ -1,9 +1,9 @@
 """Calls a function as soon as a library has been imported, or at once if it has been.
 
-``duotone run`` must hook into Keras after the script has chosen Keras' backend and before it makes
-a model. So the hook must run at the import itself. A finder at the front of ``sys.meta_path`` lets
-the other finders find the library, and removes itself once the library is imported. Checking
-whether the library is importable does not trigger the hook.
+``duotone run`` must hook into Keras after the script has chosen Keras' backend and before it
+makes a model. So the hook must run at the import itself. A finder at the front of
+``sys.meta_path`` lets the other finders find the library, and removes itself once the library is
+imported. Checking whether the library is importable does not trigger the hook.
 
 Several functions for one library run in the order in which they were registered.
 """

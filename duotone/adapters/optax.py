@@ -93,8 +93,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
     Made by :func:`duotone.enable_mixed_precision_graph_rewrite`. It has ``init`` and ``update`` as
     every Optax optimizer, and the methods below. ``update`` takes unscaled gradients or a
-    :class:`ScaledGrad`; a step whose gradients are not finite leaves parameters and the inner state
-    as they were, and is counted.
+    :class:`ScaledGrad`; a step whose gradients are not finite leaves parameters and the inner
+    state as they were, and is counted.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax, duotone

@@ -237,8 +237,8 @@ def _signature(
 ) -> dict[str, str]:
     """Returns by name the part of each leaf of a call that selects its program.
 
-    ``jax.jit`` takes a Python number as an array of its type. For duotone the number is a constant
-    of the program.
+    ``jax.jit`` takes a Python number as an array of its type. For duotone the number is a
+    constant of the program.
     """
     arrays, signature = flatten_call(name, args, kwargs)
     names = argument_names(step, signature)

@@ -134,8 +134,8 @@ class StepModel:
     def matters(self, cost: float, least: float = LEAST_SHARE) -> bool:
         """Returns True if a cost is a large enough share of the step without its launches.
 
-        The remedy of a step that is too small for the device is a larger batch. Other findings must
-        not depend on whether the user applied it.
+        The remedy of a step that is too small for the device is a larger batch. Other findings
+        must not depend on whether the user applied it.
         """
         work = self.total - self.launches
         if self.launch_bound:

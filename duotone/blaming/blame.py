@@ -74,9 +74,9 @@ def blame(
     """Names the first operation whose half result is not finite while float32's is.
 
     The compiled step runs once and computes each value twice: as it is painted and in float32. Its
-    results are discarded. If every value is finite, the record ranks operations by the numbers
-    that become 0 and by their error, for which the step runs again. If the step returns one number,
-    a loss, blame also checks its float32 gradient.
+    results are discarded. If every value is finite, the record ranks operations by the numbers that
+    become 0 and by their error, for which the step runs again. If the step returns one number, a
+    loss, blame also checks its float32 gradient.
 
     Args:
         step: a function; one that :func:`duotone.autocast` returned; or one that contains rewritten

@@ -59,8 +59,8 @@ class Suspect:
         low: least element of the float32 reference over all iterations of a loop.
         high: greatest element of the float32 reference over all iterations of a loop.
         nonfinite: how many elements are not finite while the reference's are.
-        iteration: the first iteration of the innermost loop with such an element; ``None`` outside
-            of loops.
+        iteration: the first iteration of the innermost loop with such an element; ``None``
+            outside of loops.
         underflow: the share of elements that are 0 or subnormal in half while the reference is
             normal.
         error: root mean square of the error, relative to that of the reference. For a sum whose

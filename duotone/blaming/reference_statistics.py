@@ -216,8 +216,8 @@ def _sums(plain: Any, full: Any) -> Any:
 def _sum(array: Any) -> Any:
     """Sums over all dimensions but the first, in two steps.
 
-    The compiler adds floating-point numbers in order, so it vectorizes the sums of many columns but
-    not a single sum.
+    The compiler adds floating-point numbers in order, so it vectorizes the sums of many columns
+    but not a single sum.
     """
     length = math.prod(array.shape[1:])
     rows = next((n for n in (512, 256, 128, 64, 32, 16, 8) if length % n == 0), 1)

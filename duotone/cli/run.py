@@ -2,8 +2,8 @@
 
 It rewrites the script's Keras models, also with plain optimizers, and switches on optimizers made
 with ``duotone.optimizer_from_environment(...)``. The options become environment variables, so
-settings in the script override them. The script sees the command line, ``__name__`` and module path
-that it would have under ``python``.
+settings in the script override them. The script sees the command line, ``__name__`` and module
+path that it would have under ``python``.
 """
 
 from __future__ import annotations

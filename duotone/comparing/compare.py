@@ -87,8 +87,8 @@ def compare(
             :func:`duotone.autocast`, :func:`duotone.grad` or the like.
         *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
         targets: names as for :func:`duotone.compile_for`, or :class:`duotone.Target`.
-        dtype: half type of the form ``"duotone"``, as for :func:`duotone.autocast`. ``None`` takes
-            that of a function made by ``autocast``, or the fast one of the target.
+        dtype: half type of the form ``"duotone"``, as for :func:`duotone.autocast`. ``None``
+            takes that of a function made by ``autocast``, or the fast one of the target.
         policy: policy of the form ``"duotone"``, as for :func:`duotone.autocast`.
         exact: ``None`` compiles if possible; ``True`` compiles or raises; ``False`` compiles
             nothing.

@@ -30,8 +30,8 @@ def reroll(fn: Callable[..., Any]) -> Callable[..., Any]:
     become one ``lax.scan``: it carries the values that pass from a copy to the next, and stacks the
     values that differ between copies.
 
-    A run does not become a loop if the loop would cost more than it saves: few operations, weights
-    that would have to be stacked, stacked values that nothing reads. ``duotone clusters
+    A run does not become a loop if the loop would cost more than it saves: few operations,
+    weights that would have to be stacked, stacked values that nothing reads. ``duotone clusters
     file.py:fn`` and :func:`duotone.clusters` show the decision for each run.
 
     Results equal those of ``fn`` up to rounding, since the compiler fuses a loop's body separately.

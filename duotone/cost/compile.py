@@ -176,8 +176,8 @@ def _trace(
 ) -> Any:
     """Traces ``fn`` with ``jit``, with all its arrays on the target.
 
-    A jitted function is traced itself, so that its options apply. For another function, arguments
-    that are not arrays (a number, a string) are constants, as in ``duotone.autocast``.
+    A jitted function is traced itself, so that its options apply. For another function,
+    arguments that are not arrays (a number, a string) are constants, as in ``duotone.autocast``.
     """
     if _jax.is_jitted(fn):
         leaves, tree = jax.tree.flatten((args, kwargs))

@@ -5,19 +5,17 @@ or repeat them. They are computed inside the kernel that reads them, unless thei
 memory. These values are in memory::
 
     results of all other operations: dots, convolutions, reductions, gathers, scatters, sorts, …
-    results of fusible operations:
-        that an operation reads which fuses no producers (dots, …), in the precision it reads
-        that cross the boundary of a loop, or are results of the program
-        whose recomputation in every reader would move more bytes than one stored copy
-        that are transcendental and that several fusible operations read, unless an optimization
-        recomputes them
+    results of fusible operations: that an operation reads which fuses no producers (dots, …), in
+        the precision it reads that cross the boundary of a loop, or are results of the program
+        whose recomputation in every reader would move more bytes than one stored copy that are
+        transcendental and that several fusible operations read, unless an optimization recomputes
+        them
 
-Each value in memory is made by one kernel, which reads the values in memory that it follows from. A
-cast is part of such a kernel too, unless a dot reads the cast of an argument, or of a dot's result
-that something else reads too.
-Gathers run in their readers, and updates in the scatter that adds them. One kernel computes a
-softmax, a dot what follows it, and kernels that read one value together merge
-(:mod:`duotone.cost.merging`).
+Each value in memory is made by one kernel, which reads the values in memory that it follows from.
+A cast is part of such a kernel too, unless a dot reads the cast of an argument, or of a dot's
+result that something else reads too. Gathers run in their readers, and updates in the scatter that
+adds them. One kernel computes a softmax, a dot what follows it, and kernels that read one value
+together merge (:mod:`duotone.cost.merging`).
 
 Some kernels belong to no operation::
 

@@ -8,8 +8,8 @@ XLA prints a compiled program as computations of instructions, one a line::
     }
 
 :func:`parse` reads it into frozen values; :mod:`duotone.cost.traffic` and
-:mod:`duotone.cost.cost_of_program` compute costs. An unknown attribute stays text, a line that is
-not an instruction is skipped, and an unreadable instruction is an error that shows the line.
+:mod:`duotone.cost.cost_of_program` compute costs. An unknown attribute stays text, a line that
+is not an instruction is skipped, and an unreadable instruction is an error that shows the line.
 
 References:
     XLA, ``xla/hlo/ir/hlo_instruction.cc`` (``HloInstruction::ToString``) and

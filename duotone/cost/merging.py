@@ -19,8 +19,8 @@ moments and their selects of an optimizer's update read one gradient, and compil
 them in one kernel that reads it once::
 
     for each kernel, in program order:
-        merge it into an earlier one of the same size and number of runs
-            that reads a large value which it reads too
+        merge it into an earlier one of the same size and number of runs that reads a large value
+            which it reads too
         unless it needs a sum that the earlier one makes, or a kernel that needs the earlier one
 
 Kernels of fusible operations merge, and so do reductions to one shape. Dots, gathers, scatters and

@@ -83,8 +83,8 @@ class Explanation(Viewed, Record):
         """Returns the report page as self-contained HTML; :func:`duotone.report` writes it.
 
         Args:
-            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
-                as for :func:`duotone.report`.
+            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``, as
+                for :func:`duotone.report`.
         """
         from duotone.explaining.page.assemble import make_page
 

@@ -67,9 +67,9 @@ class Exported(_Folder):
     Attributes:
         path: the folder.
         description: the contents of ``export.json``: ``function``, ``half_dtype``, ``platforms``,
-            ``painted_for``, ``policy``, ``arguments`` and ``results`` (types), ``fixed`` (arguments
-            that are part of the program), ``difference`` (the largest difference from the
-            function's own results, relative to the largest value of the result, or null),
+            ``painted_for``, ``policy``, ``arguments`` and ``results`` (types), ``fixed``
+            (arguments that are part of the program), ``difference`` (the largest difference from
+            the function's own results, relative to the largest value of the result, or null),
             ``versions`` and ``files`` (SHA-256 of each), and ``compiler_options``: whether it is
             painted for a program compiled with :func:`duotone.compiler_options`.
     """
@@ -223,8 +223,8 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
         :class:`ExportedSavedModel` for a SavedModel.
 
     Raises:
-        ArgumentError: there is no such folder, a file is missing or was changed, or a later version
-            of duotone wrote it.
+        ArgumentError: there is no such folder, a file is missing or was changed, or a later
+            version of duotone wrote it.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, duotone

@@ -191,8 +191,8 @@ PRECISION = "the user asked for precision"
 class Node:
     """An operation.
 
-    ``attributes`` holds the facts that the range analysis needs besides the operands; one that is
-    not known, or does not apply, is absent:
+    ``attributes`` holds the facts that the range analysis needs besides the operands; one that
+    is not known, or does not apply, is absent:
 
     ======================  ========================================================================
     ``exponent``            the exponent of a power with a constant integer exponent
@@ -277,8 +277,9 @@ class BodyKind(enum.Enum):
     LOOP = "loop"
     """Runs many times: a cast of a value that does not change belongs outside."""
     BARRIER = "barrier"
-    """Takes its operands as they are stored and casts inside: a branch that may not run, a region
-    that is recomputed (a cast outside would be one more residual), a program with its own rules."""
+    """Takes its operands as they are stored and casts inside: a branch that may not run, a
+    region that is recomputed (a cast outside would be one more residual), a program with its own
+    rules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Reading: from a model to the neutral graph, with a map from nodes of the file to graph nodes.
 
-A graph inside a node is a :class:`Part` with its own body. If it reads a value of an outer graph,
-that is the same graph value. Constants (initializers and ``Constant`` nodes) are values that no
-node makes, with the magnitude of their elements. :mod:`duotone.onnx.nested` reads ``If``, ``Loop``,
-``Scan`` and ``SequenceMap``.
+A graph inside a node is a :class:`Part` with its own body. If it reads a value of an outer
+graph, that is the same graph value. Constants (initializers and ``Constant`` nodes) are
+values that no node makes, with the magnitude of their elements. :mod:`duotone.onnx.nested`
+reads ``If``, ``Loop``, ``Scan`` and ``SequenceMap``.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 The rows of the clear list are in :mod:`duotone.ops.jax_moves`.
 
-To add a primitive, add its name to the row of its family, or write a row. Operations without a row
-stay float32, keep every safety rule on, and are reported. Eight names here are not primitives but
-meanings that the front end distinguishes: ``square`` (also ``mul`` of a value with itself),
-``convert_exact`` (a ``convert_element_type`` that loses nothing in half), ``exact_power``
-(``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two floating point values
-that are not literals), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
-``short_dot`` (a ``dot_general`` that fills no matrix instruction, :mod:`duotone.graph.products`),
-``scatter_once`` (a ``scatter-add`` to zeros that adds at most one update to each element).
+To add a primitive, add its name to the row of its family, or write a row. Operations without a
+row stay float32, keep every safety rule on, and are reported. Eight names here are not
+primitives but meanings that the front end distinguishes: ``square`` (also ``mul`` of a value
+with itself), ``convert_exact`` (a ``convert_element_type`` that loses nothing in half),
+``exact_power`` (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two
+floating point values that are not literals), ``sum_of_two`` (``reduce_sum`` of two terms),
+``sum_of_products`` and ``short_dot`` (a ``dot_general`` that fills no matrix instruction,
+:mod:`duotone.graph.products`), ``scatter_once`` (a ``scatter-add`` to zeros that adds at most
+one update to each element).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
@@ -285,8 +286,8 @@ _DENY = [
 ]
 
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
-"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half` picks
-those of one half type."""
+"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half`
+picks those of one half type."""
 
 
 def _fixed(ops: str, why: str, traits: str = "") -> list[Entry]:

@@ -3,10 +3,10 @@
 The rows of the clear list are in :mod:`duotone.ops.onnx_moves`.
 
 To add an operation, add its name to the row of its family. Operations without a row, those of
-custom domains included, stay float32, keep every safety rule on, and are reported. Names here
-that are not operations are meanings that the front end distinguishes: ``CastExact`` (a ``Cast``
-that loses nothing in half), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a
-``Pow`` with the constant exponent 0, 1 or -1), ``sum_of_products`` and ``short_dot`` (a ``MatMul``,
+custom domains included, stay float32, keep every safety rule on, and are reported. Names here that
+are not operations are meanings that the front end distinguishes: ``CastExact`` (a ``Cast`` that
+loses nothing in half), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow``
+with the constant exponent 0, 1 or -1), ``sum_of_products`` and ``short_dot`` (a ``MatMul``,
 ``Gemm`` or ``Einsum`` that fills no matrix instruction, see :mod:`duotone.graph.products`).
 
 Inside a norm, a softmax, a mean or a pooling of half operands, runtimes sum up in float32 (ONNX
@@ -275,8 +275,8 @@ _DENY = [
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
-"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half` picks
-those of one half type."""
+"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half`
+picks those of one half type."""
 
 
 def _fixed(ops: str, why: str) -> list[Entry]:

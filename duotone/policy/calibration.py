@@ -32,8 +32,8 @@ class ValueRange:
 
     Attributes:
         value: its index in the function's graph.
-        name: the path of an argument (``params/dense/kernel``); else the name scope and operation
-            of its maker.
+        name: the path of an argument (``params/dense/kernel``); else the name scope and
+            operation of its maker.
         low: least finite element.
         high: greatest finite element.
         small: share of the nonzero elements that lie below float16's normal numbers (6.1e-5), where

@@ -11,8 +11,8 @@ This happens for each row::
                                  (of the two names of a list both, as TensorFlow does)
 
 If a variable that is read has a value it does not accept, this raises
-:class:`~duotone.errors.EnvironmentVariableError`, even if the code overrides that value. Variables
-that are not read may contain anything.
+:class:`~duotone.errors.EnvironmentVariableError`, even if the code overrides that value.
+Variables that are not read may contain anything.
 
 References:
     tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (``UpdateList``: the old list

@@ -78,8 +78,8 @@ def updating() -> contextlib.AbstractContextManager[Any]:
 def switched_off() -> contextlib.AbstractContextManager[Any]:
     """Keeps the operations traced inside as they are written, whatever a rewrite around them says.
 
-    :func:`keep_half` and the policy of an outer rewrite have no effect inside. A function inside
-    that is switched on is rewritten by itself.
+    :func:`keep_half` and the policy of an outer rewrite have no effect inside. A function
+    inside that is switched on is rewritten by itself.
     """
     return jax.named_scope(_SWITCHED_OFF)
 

@@ -42,8 +42,8 @@ def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
 def filled_of(graph: Graph, node: Node) -> float:
     """Returns the products of a dilated convolution with its zeros, over those without them.
 
-    The result is 1 for gradients, since libraries have a form for the gradient of a filter and for
-    that of an image, which reads a reversed filter.
+    The result is 1 for gradients, since libraries have a form for the gradient of a filter and
+    for that of an image, which reads a reversed filter.
     """
     reversed_ = (Trait.REVERSES in graph.nodes[i].traits for i in makers(graph, node.inputs))
     filled = node.attributes.get("filled", 1.0)

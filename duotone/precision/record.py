@@ -69,9 +69,9 @@ class OperationRecord:
             for; empty for most.
         given: the arguments and constants that it reads: for each one a number, and the bytes of
             one run.
-        sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
-            convolution, groups, images, positions in a result, elements of a window, and features
-            that each group reads and makes; empty for others, and if unknown.
+        sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for
+            a convolution, groups, images, positions in a result, elements of a window, and
+            features that each group reads and makes; empty for others, and if unknown.
         leaves: how its results leave their body: ``"output"`` for a result of the program, and the
             structural nodes that read them (``"loop.stack"``, ``"loop.carry"``, …).
         filled: for a convolution of a dilated operand, its products if the operand is filled with

@@ -1,10 +1,11 @@
 """Names the operations of kernels in CUDA graphs.
 
-XLA records several operations in one CUDA graph and launches them together. In a trace, the events
-of their kernels have the name of the graph (``command_buffer_7``) in place of the operation. XLA
-names its own kernels after their operation, so the compiled program still describes them. It makes
-one kernel for equal operations, such as those of the layers of a model, so such a kernel has a
-dtype but no scope and no source line. Kernels of libraries have only their own name.
+XLA records several operations in one CUDA graph and launches them together. In a trace, the
+events of their kernels have the name of the graph (``command_buffer_7``) in place of the
+operation. XLA names its own kernels after their operation, so the compiled program still
+describes them. It makes one kernel for equal operations, such as those of the layers of a model,
+so such a kernel has a dtype but no scope and no source line. Kernels of libraries have only their
+own name.
 
 JAX 0.11.2 writes such traces on an H100.
 """

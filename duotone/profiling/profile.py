@@ -148,9 +148,9 @@ def profile(
 ) -> Profile:
     """Returns a context that profiles JAX operations, iteration by iteration.
 
-    An iteration begins with a *key operation*, by default the first one of the compiled program
-    that takes the most time. Iterations that warm up or compile are left out. Wait for the arrays
-    of the last step inside the block (``jax.block_until_ready``).
+    An iteration begins with a *key operation*, by default the first one of the compiled
+    program that takes the most time. Iterations that warm up or compile are left out. Wait for
+    the arrays of the last step inside the block (``jax.block_until_ready``).
 
     Args:
         out: a folder, created if missing, for CSV, JSON and SQLite files and the trace for

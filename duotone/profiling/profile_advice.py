@@ -1,7 +1,7 @@
 """Advice on a profile: sentences that name a problem and a remedy.
 
-Each rule has a threshold, so a step without a problem gets no advice. ``duotone advise`` predicts
-what a program could gain on a device before it runs.
+Each rule has a threshold, so a step without a problem gets no advice. ``duotone advise``
+predicts what a program could gain on a device before it runs.
 """
 
 from __future__ import annotations

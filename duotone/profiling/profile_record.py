@@ -1,8 +1,8 @@
 """The record of ``duotone.profile``.
 
 Times are in seconds. Four columns describe Tensor Cores on GPUs; they are ``None`` on other
-devices. ``tensor_core_seconds`` counts only kernels of eligible operations. Kernels whose name does
-not reveal whether they use Tensor Cores are in ``unknown_seconds``.
+devices. ``tensor_core_seconds`` counts only kernels of eligible operations. Kernels whose name
+does not reveal whether they use Tensor Cores are in ``unknown_seconds``.
 """
 
 from __future__ import annotations

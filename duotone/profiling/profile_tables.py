@@ -1,7 +1,7 @@
 """Makes the tables of a profile from sums over the counted iterations.
 
-Operations on a CPU may overlap, so the sum of their times may exceed the wall time. The busy time
-of a device counts an overlap once.
+Operations on a CPU may overlap, so the sum of their times may exceed the wall time. The busy
+time of a device counts an overlap once.
 """
 
 from __future__ import annotations

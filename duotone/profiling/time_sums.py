@@ -1,7 +1,7 @@
 """Adds up events by kind with array operations, so that tables have few rows.
 
-An operation that only runs others (a loop, a branch) counts only if the trace has no event inside
-of it.
+An operation that only runs others (a loop, a branch) counts only if the trace has no event
+inside of it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ the next one. The last iteration ends with the last operation that earlier itera
 device is cut at its own key operations.
 
 The tables leave out the first of at least three iterations, which warms up. They also leave out
-iterations that compile something, unless most do. If the user gives a first or last iteration, only
-that range decides.
+iterations that compile something, unless most do. If the user gives a first or last iteration,
+only that range decides.
 """
 
 from __future__ import annotations

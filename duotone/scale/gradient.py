@@ -40,8 +40,8 @@ class ScaledGrad:
 
     Attributes:
         value: the loss as ``loss_fn`` returned it, unscaled, in its own dtype.
-        grads: unscaled gradients, in the structure of the differentiated arguments; half gradients
-            as float32.
+        grads: unscaled gradients, in the structure of the differentiated arguments; half
+            gradients as float32.
         finite: ``bool[]``, whether every gradient is finite.
         aux: the auxiliary output of ``loss_fn``; None without ``has_aux``.
     """
@@ -138,8 +138,9 @@ def scaled_parts(
 
         gradient = jax.value_and_grad(scaled_loss, positions, has_aux=True, allow_int=allow_int)
         (_, (loss, aux)), scaled = gradient(*args, **kwargs)
-        # Recomputes the limit instead of using the one from `scaled_loss`, because a tracer must
-        # not leave the differentiated function. Both are the same operations on the same numbers.
+        # Recomputes the limit instead of using the one from `scaled_loss`, because a tracer
+        # must not leave the differentiated function. Both are the same operations on the same
+        # numbers.
         return loss, aux, loss_scale.limited_to(loss.dtype).unscale(scaled)
 
     return parts

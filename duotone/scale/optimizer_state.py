@@ -127,8 +127,8 @@ def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
 
     Raises:
         ArgumentTypeError: there is none.
-        ArgumentError: there are several, or it is inside ``optax.MultiSteps``, or a step that is
-            not finite would ruin an optimizer outside of it.
+        ArgumentError: there are several, or it is inside ``optax.MultiSteps``, or a step that
+            is not finite would ruin an optimizer outside of it.
     """
     if isinstance(state, MixedPrecisionState):
         return state
@@ -184,8 +184,8 @@ def _accumulation_around(who: str) -> ArgumentError:
 def _unprotected(state: Any) -> str:
     """Names a part of the state that overflowing gradients would ruin; empty if there is none.
 
-    Such a part is another branch of a partition, except ``optax.set_to_zero()``, or an earlier part
-    of a chain that has arrays (a momentum).
+    Such a part is another branch of a partition, except ``optax.set_to_zero()``, or an earlier
+    part of a chain that has arrays (a momentum).
     """
     if isinstance(state, MixedPrecisionState) or not states_in(state):
         return ""

@@ -2,11 +2,11 @@
 
 It wraps another Keras optimizer, scales the loss before Keras differentiates it, unscales the
 gradients in float32, and changes nothing if they are not finite. Creating one in any way (the
-constructor, ``from_config``, ``load_model``, unpickling) installs the hooks that rewrite the steps
-of models compiled with it (``hooks``).
+constructor, ``from_config``, ``load_model``, unpickling) installs the hooks that rewrite the
+steps of models compiled with it (``hooks``).
 
-The state is in Keras variables, which are the same for every loss scale and every half type, so
-that checkpoints are portable between devices:
+The state is in Keras variables, which are the same for every loss scale and every half type,
+so that checkpoints are portable between devices:
 
 ====================  =======  =================================================================
 ``dynamic_scale``     float32  the scale; unused and constant if nothing is scaled

@@ -1,8 +1,8 @@
 """Finds casts that are separate kernels, which read and write a whole value.
 
-Most casts cost nothing, since the compiler fuses them into another kernel. It cannot fuse the cast
-of an argument that dots read, or of a dot's result that another dot reads and something else needs
-in float32. A weight that the step updates and returns must be float32, so its cast is not a
+Most casts cost nothing, since the compiler fuses them into another kernel. It cannot fuse the
+cast of an argument that dots read, or of a dot's result that another dot reads and something else
+needs in float32. A weight that the step updates and returns must be float32, so its cast is not a
 finding.
 """
 

@@ -1,8 +1,8 @@
 """Assembles the page from template, style, script, and the JSON that the script draws.
 
-The JSON is ASCII in a separate ``<script>``, with every ``<``, ``>`` and ``&`` escaped, so no name
-of the user can end it. The script inserts text as text, never as HTML. The page's content security
-policy forbids it to load anything.
+The JSON is ASCII in a separate ``<script>``, with every ``<``, ``>`` and ``&`` escaped, so no
+name of the user can end it. The script inserts text as text, never as HTML. The page's content
+security policy forbids it to load anything.
 """
 
 from __future__ import annotations

@@ -32,9 +32,10 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
             pairs (step, number); or a CSV file with the names in its first line.
 
     Returns:
-        For each curve ``name``, ``steps``, ``values`` (``None`` if not finite) and ``log`` (whether
-        the axis is logarithmic). The unsampled curve has ``count`` numbers, of which ``lost`` are
-        not finite; ``last``, ``least`` and ``greatest`` are pairs (step, number) or ``None``.
+        For each curve ``name``, ``steps``, ``values`` (``None`` if not finite) and ``log``
+        (whether the axis is logarithmic). The unsampled curve has ``count`` numbers, of which
+        ``lost`` are not finite; ``last``, ``least`` and ``greatest`` are pairs (step, number) or
+        ``None``.
 
     Raises:
         ArgumentTypeError: ``history`` is neither, or a curve holds something that is not a number.

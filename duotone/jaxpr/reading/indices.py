@@ -131,8 +131,8 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
 
     Returns:
         For each window the flat position along the scattered axes, in the order of the operand's
-        axes, or -1 if the window is dropped. ``None`` if a window does not cover the other axes, so
-        that windows may overlap, or if there are batch dimensions.
+        axes, or -1 if the window is dropped. ``None`` if a window does not cover the other axes,
+        so that windows may overlap, or if there are batch dimensions.
     """
     numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
     scattered = numbers.scatter_dims_to_operand_dims

@@ -1,8 +1,9 @@
 """Descriptions of equations for the painter: which slots may be half, and the cost.
 
 The builder calls :func:`describe` once for each first-order equation. The default suits most
-primitives: every float32 operand and result may be half. ``_DESCRIPTION_RULES`` has the primitives
-that differ. The row of a primitive (:mod:`duotone.ops.jax`) tells if it has no half form.
+primitives: every float32 operand and result may be half. ``_DESCRIPTION_RULES`` has the
+primitives that differ. The row of a primitive (:mod:`duotone.ops.jax`) tells if it has no half
+form.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ _LEAK = "Encountered an unexpected tracer"
 def is_leak(error: jax.errors.UnexpectedTracerError) -> bool:
     """Returns True if an error is about a traced value that outlived its trace.
 
-    JAX raises this class for other mistakes too, such as a traced value in ``nondiff_argnums``.
-    Those messages name their own remedies.
+    JAX raises this class for other mistakes too, such as a traced value in
+    ``nondiff_argnums``. Those messages name their own remedies.
     """
     return not isinstance(error, DuotoneError) and str(error).startswith(_LEAK)
 

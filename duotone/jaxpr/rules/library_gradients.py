@@ -1,8 +1,9 @@
 """Convolutions as the gradients of other convolutions for which a GPU's library has kernels.
 
-XLA recognizes three kinds: a convolution of a dilated image with reversed filters is the gradient
-of a strided convolution with respect to its image; one with a dilated cotangent in place of filters
-is the gradient of its filters, for stride 1 too; all others are plain convolutions.
+XLA recognizes three kinds: a convolution of a dilated image with reversed filters is the
+gradient of a strided convolution with respect to its image; one with a dilated cotangent in
+place of filters is the gradient of its filters, for stride 1 too; all others are plain
+convolutions.
 
 :mod:`duotone.precision.optimize.convolutions` decides which convolutions have these forms.
 """

@@ -1,8 +1,8 @@
 """Reductions of windows, and the gradient of a window's maximum, as elementwise operations.
 
-XLA's CPU backend reduces one window at a time, and expands the gradient of a maximum into a scatter
-of one element for each window. :mod:`duotone.precision.optimize.convolutions` decides which
-reductions have the forms below.
+XLA's CPU backend reduces one window at a time, and expands the gradient of a maximum into a
+scatter of one element for each window. :mod:`duotone.precision.optimize.convolutions` decides
+which reductions have the forms below.
 """
 
 from __future__ import annotations

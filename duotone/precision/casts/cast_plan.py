@@ -48,9 +48,10 @@ class Cast:
         exact: True for a cast to full of a value from which an operation selects in half. A
             compiler may remove the rounding of a value that is rounded and widened again. Then
             ``x - max(x)`` would be above 0, or far below it for every element.
-        materialized: for a cast to full of a half value that its readers read from memory, the name
-            of the optimization: :data:`MATERIALIZE_WIDENED`, :data:`MATERIALIZE_PARTS` or that of
-            ``optimize/row_statistics.py``; empty for most.
+        materialized: for a cast to full of a half value that its readers read from memory,
+            the name of the optimization: :data:`MATERIALIZE_WIDENED`,
+            :data:`MATERIALIZE_PARTS` or that of ``optimize/row_statistics.py``; empty for
+            most.
     """
 
     value: int

@@ -1,7 +1,7 @@
 """Classify: the list and the pin of each node, before any painting.
 
-This stage gives each node its list, and a forced precision if the user asked for one. A constant
-that half cannot represent denies the operation that computes with it.
+This stage gives each node its list, and a forced precision if the user asked for one. A
+constant that half cannot represent denies the operation that computes with it.
 """
 
 from __future__ import annotations
@@ -218,11 +218,11 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
 
     A constant that is too large denies, since the result may not fit either. A clear operation
     saturates a bound and a single number instead: a mask of -1e9 stays a mask. An addition is
-    denied if the constant exceeds half of the range, since the other operand adds to it. A constant
-    that is too small for full relative precision denies. One that would round to 0 taints
+    denied if the constant exceeds half of the range, since the other operand adds to it. A
+    constant that is too small for full relative precision denies. One that would round to 0 taints
     everything, since its purpose is to keep a value from being 0 (the guard of a division).
-    Division by a constant too large for half, such as the number of elements of a mean over a batch
-    of images, only makes a value smaller. Division by one that is too small makes it larger.
+    Division by a constant too large for half, such as the number of elements of a mean over a
+    batch of images, only makes a value smaller. Division by one that is too small makes it larger.
     """
     if found.pin is not None or found.kind in _DECIDED:
         return found

@@ -22,10 +22,10 @@ class Profitability:
     Attributes:
         device: the device, in words for reasons.
         allow: traits of which an allow operation must have one to gain; ``None`` if all gain.
-        min_flops: floating point operations of one execution below which an allow operation does
-            not gain, since starting the fast kernel costs more than it saves.
-        min_intensity: floating point operations per element of the operands below which it does
-            not gain, since casting the operands costs more than it saves.
+        min_flops: floating point operations of one execution below which an allow operation
+            does not gain, since starting the fast kernel costs more than it saves.
+        min_intensity: floating point operations per element of the operands below which it does not
+            gain, since casting the operands costs more than it saves.
         shared_casts: the same for a dot that shares casts with other executions, before a loop or
             before any call: per element of the operands, and per element of the shared casts,
             divided by the executions that share them. Operands that are cast each time need

@@ -13,6 +13,6 @@ operations that replaces the operation. One interpreter applies them all. ``devi
 the optimizations from which each device gains. A policy switches them off by name
 (``optimizations_remove``), and ``duotone.explain`` lists each one in effect.
 
-To add one, write a file with a ``match``, a row in ``optimizations.py``, and its name in the table
-of devices. No rewrite rule knows about it.
+To add one, write a file with a ``match``, a row in ``optimizations.py``, and its name in the
+table of devices. No rewrite rule knows about it.
 """

@@ -6,12 +6,13 @@ Windows that do not overlap, such as 1 × 1, make a convolution a dot (``window_
 convolution of an image with zeros between its elements becomes several without them (``phases``).
 oneDNN has half kernels for windows that slide over the image as it is (``library_convolutions``).
 
-In two cases XLA computes a convolution one product at a time, in float32 too. One is a convolution
-with one feature per group. As products of the shifted image, or sums of them for the gradient of
-its filters, it is computed by vector instructions (``channelwise_sums``). The other is a window
-with more elements than the image: XLA exchanges the two, and no library takes the result. An image
-that is padded before is larger (``padded_images``). XLA reduces windows one by one as well; their
-maximum, sum and gradients are elementwise operations of the moved operand (``pooling``).
+In two cases XLA computes a convolution one product at a time, in float32 too. One is a
+convolution with one feature per group. As products of the shifted image, or sums of them for the
+gradient of its filters, it is computed by vector instructions (``channelwise_sums``). The other
+is a window with more elements than the image: XLA exchanges the two, and no library takes the
+result. An image that is padded before is larger (``padded_images``). XLA reduces windows one by
+one as well; their maximum, sum and gradients are elementwise operations of the moved operand
+(``pooling``).
 
 On GPUs, in float32 too: cuDNN takes dilations and strides as they are, and XLA uses that for
 convolutions of evenly padded images and for the two gradients of a strided convolution. It fills

@@ -1,11 +1,11 @@
 """Dots in another order: of the axes of its arrays (``dot_orders``), or of its operands.
 
 A dot returns batch axes, then the free axes of the left operand, then those of the right one. A
-program that wants another order transposes. For a compiler a transpose is only a layout, until two
-dots need different layouts of one array: then it writes that array once more. The gradient of an
-attention's scores is such an array. If the program transposes *small* operands instead, the dot
-returns the large array in the wanted order. An array is large if it has at least as many elements
-as the two other arrays together::
+program that wants another order transposes. For a compiler a transpose is only a layout, until
+two dots need different layouts of one array: then it writes that array once more. The gradient of
+an attention's scores is such an array. If the program transposes *small* operands instead, the
+dot returns the large array in the wanted order. An array is large if it has at least as many
+elements as the two other arrays together::
 
     transpose(dot(a, b)), result large   = dot(b', a')            operands permuted
     dot(transpose(x), b), x large        = transpose(dot(x, b))   contracted in the order of x

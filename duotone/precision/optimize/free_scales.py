@@ -6,10 +6,10 @@
     f(e, s) = e * (g / s - sum(g * e / s^2))   of the backward pass: f(c * e, c * s) = f(e, s)
 
 The backward pass recomputes ``e`` as the normalized softmax ``e / s`` times ``s``
-(``residuals.py``). If the factor ``s`` cancels in all results that the backward pass computes from
-``e`` and ``s``, this module leaves the product out and recomputes ``s`` as a sum too. Then nothing
-outside of the softmax reads the sum, so a compiler makes one kernel of the softmax, instead of one
-that sums and another that divides. This requires that a row fits into one kernel.
+(``residuals.py``). If the factor ``s`` cancels in all results that the backward pass computes
+from ``e`` and ``s``, this module leaves the product out and recomputes ``s`` as a sum too. Then
+nothing outside of the softmax reads the sum, so a compiler makes one kernel of the softmax,
+instead of one that sums and another that divides. This requires that a row fits into one kernel.
 
 ::
 
@@ -141,8 +141,8 @@ def _power_of(node: Node, powers: Sequence[int]) -> int | None:
 def _small_values(view: View, found: Recompute, scaled: _Scaled) -> frozenset[int] | None:
     """Returns the small values with the factor that must be recomputed with the value.
 
-    Later nodes read them, or operations that are recomputed already. The result is ``None`` if one
-    of them is not small, or not computed from the value and from numbers.
+    Later nodes read them, or operations that are recomputed already. The result is ``None`` if
+    one of them is not small, or not computed from the value and from numbers.
     """
     values, nodes = view.graph.values, view.graph.nodes
     stack = [value for _, value in scaled.reads]

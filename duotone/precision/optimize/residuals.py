@@ -1,12 +1,12 @@
 """Residuals: values of the forward pass that the backward pass recomputes instead of keeping.
 
-A value of the forward pass that the backward pass reads crosses memory twice. A compiler recomputes
-it if that costs nothing, but it keeps the results of transcendental functions. For a GELU between
-two dots it keeps three or four arrays, although all of them follow from the first dot's result,
-which is in memory anyway. Storing them in half does not help, since a compiler removes the rounding
-of a value that is rounded and widened again (see ``docs/measured.md``). So the program recomputes
-such a value from the half results of dots. It reads these through a barrier, which keeps the
-compiler from reusing the first computation.
+A value of the forward pass that the backward pass reads crosses memory twice. A compiler
+recomputes it if that costs nothing, but it keeps the results of transcendental functions. For a
+GELU between two dots it keeps three or four arrays, although all of them follow from the first
+dot's result, which is in memory anyway. Storing them in half does not help, since a compiler
+removes the rounding of a value that is rounded and widened again (see ``docs/measured.md``). So
+the program recomputes such a value from the half results of dots. It reads these through a
+barrier, which keeps the compiler from reusing the first computation.
 
 ::
 

@@ -1,9 +1,9 @@
 """Scatters that add no two updates to one element: as a select, with the same bits and fewer bytes.
 
-A ``scatter-add`` of one number into each row of a constant is the derivative of picking one logit
-of each row (every cross-entropy with integer labels). Compiled, it is a kernel of its own that
-writes the constant, reads it and writes it again, in float32. A select is fused into the kernel
-that reads it (``one_hot``).
+A ``scatter-add`` of one number into each row of a constant is the derivative of picking one
+logit of each row (every cross-entropy with integer labels). Compiled, it is a kernel of its
+own that writes the constant, reads it and writes it again, in float32. A select is fused into
+the kernel that reads it (``one_hot``).
 
 This pays only once everything around it is half: the float32 arrays are then most of the traffic.
 The front end marks the scatters for which this holds; :mod:`duotone.jaxpr.rules.scatters` has the

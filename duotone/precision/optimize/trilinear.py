@@ -5,12 +5,12 @@
     sum over k of  p[q, k] * dot(g, v)[q, k]    =    sum over d of  g[q, d] * dot(p, v)[q, d]
 
 Both are the sum over ``k`` and ``d`` of ``p[q, k] * g[q, d] * v[k, d]``. The gradient of an
-attention's softmax subtracts the sum on the left, over all keys, from ``dot(g, v)``. The right side
-uses the result of the attention, which has one element per channel instead of per key. The identity
-is FlashAttention's (Dao et al., 2022, arXiv:2205.14135, section B.2). If the sum is known
-beforehand, the kernel of ``dot(g, v)`` also computes the gradient of the scores, from float32 sums
-that it never rounds. Otherwise it writes ``dot(g, v)`` in half, and every later dot reads that and
-the scores.
+attention's softmax subtracts the sum on the left, over all keys, from ``dot(g, v)``. The right
+side uses the result of the attention, which has one element per channel instead of per key. The
+identity is FlashAttention's (Dao et al., 2022, arXiv:2205.14135, section B.2). If the sum is
+known beforehand, the kernel of ``dot(g, v)`` also computes the gradient of the scores, from
+float32 sums that it never rounds. Otherwise it writes ``dot(g, v)`` in half, and every later dot
+reads that and the scores.
 
 If the values have an offset, both terms of the difference are large and almost equal. On the left
 the roundings cancel, because both terms come from one rounded array. On the right there must be no

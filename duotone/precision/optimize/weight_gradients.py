@@ -6,8 +6,8 @@
 
 If a user differentiates a painted function, JAX transposes its dots. The cotangent of a half
 operand is half, so JAX would round the gradient of a weight before it casts it to the weight's
-float32. This module finds the operands that may be weights. Only when the dot is bound is it known
-whether an operand *is* an array with respect to which the user differentiates.
+float32. This module finds the operands that may be weights. Only when the dot is bound is it
+known whether an operand *is* an array with respect to which the user differentiates.
 :mod:`duotone.jaxpr.rules.weight_dots` applies this.
 """
 

@@ -199,9 +199,9 @@ def _leading_to(
         canvas: precisions.
         outputs: the outputs, as values.
         passes: whether the walk goes on upstream of a node.
-        pieces: whether pieces of a value (slices, parts of a split) count together, so that all of
-            them are as large as the value. A sum on the way ends this: the rows of an embedding
-            that a batch reads are activations.
+        pieces: whether pieces of a value (slices, parts of a split) count together, so that
+            all of them are as large as the value. A sum on the way ends this: the rows of an
+            embedding that a batch reads are activations.
     """
     graph, values = canvas.graph, canvas.graph.values
     found: set[int] = set()

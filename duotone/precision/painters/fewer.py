@@ -14,9 +14,9 @@ minimum cut::
                         state and results.
     choose            : the least cost of casts; ties keep the old precision
 
-The cost of a cast is its bytes, plus the bytes that a device could move in the time that it takes
-to launch a kernel. This is right if each cast is a kernel of its own, as in ONNX. With a compiler
-that fuses casts, this stage gains nothing.
+The cost of a cast is its bytes, plus the bytes that a device could move in the time that it
+takes to launch a kernel. This is right if each cast is a kernel of its own, as in ONNX. With a
+compiler that fuses casts, this stage gains nothing.
 """
 
 from __future__ import annotations

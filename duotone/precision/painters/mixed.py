@@ -115,8 +115,9 @@ def _picked(canvas: Canvas) -> set[int]:
 def _costs_nothing(canvas: Canvas, node: Node) -> bool:
     """Returns True if each reader of ``node`` can recompute it at no cost, instead of reading it.
 
-    A sum of two large values costs bytes (a residual stream that several norms read). A difference
-    of one large value and small ones (logits less their maximum) only reads the large value.
+    A sum of two large values costs bytes (a residual stream that several norms read). A
+    difference of one large value and small ones (logits less their maximum) only reads the large
+    value.
     """
     entry, values = canvas.entry(node.index), canvas.graph.values
     slots = canvas.dominant(node, parts=False)

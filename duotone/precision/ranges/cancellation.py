@@ -27,9 +27,9 @@ def find_sensitive(
 ) -> set[int]:
     """Returns the values of which some reader, now or later, needs more than their absolute value.
 
-    The walk goes backward from logarithms, from operations with a trait of ``by``, and from factors
-    that multiply one another (:mod:`duotone.precision.ranges.decays`). It ends at
-    allow operations, which read half in any case, and at operations whose result is far from 0 for
+    The walk goes backward from logarithms, from operations with a trait of ``by``, and from
+    factors that multiply one another (:mod:`duotone.precision.ranges.decays`). It ends at allow
+    operations, which read half in any case, and at operations whose result is far from 0 for
     operands near it. Sums average errors out, so only a logarithm makes the terms of a sum
     sensitive.
     """

@@ -8,10 +8,11 @@
     where(x > c, a, x)      at most c where it is x                        (ELU, a safe logarithm)
     c / sqrt(k sum(c^2) + eps), c * rsqrt(…)     at most k^-1/2 in size    (norms)
 
-A :class:`~duotone.precision.ranges.relations.Relation` travels with a value through operations that
-only move it, such as the broadcast of a statistic back to the shape of its operand. For each axis
-of the value it keeps the axis of the source. So the maximum over rows is never confused with that
-over columns, nor a sum over a transposed array with one over rows.
+A :class:`~duotone.precision.ranges.relations.Relation` travels with a value through
+operations that only move it, such as the broadcast of a statistic back to the shape of its
+operand. For each axis of the value it keeps the axis of the source. So the maximum over rows
+is never confused with that over columns, nor a sum over a transposed array with one over
+rows.
 
 A fact returns an interval in addition to the rule's, or ``None``.
 """

@@ -124,8 +124,8 @@ class Ranges:
     Attributes:
         intervals: the intervals by value; absent if nothing is known.
         unit: values whose scale is about 1, so that only their absolute error counts.
-        stated: values whose interval follows from a statement or a measurement without a sum, so
-            that values beyond half may really occur there.
+        stated: values whose interval follows from a statement or a measurement without a sum,
+            so that values beyond half may really occur there.
         measured: measurements of calibration, by value.
     """
 

@@ -1,10 +1,11 @@
 """Intervals: bounds of the elements of a value.
 
 An interval ``(low, high)`` contains every element of a value that is not NaN; ``None`` means that
-nothing is known. The bounds hold for float32 arithmetic. Each rule that computes passes its result
-through :func:`outward`, which leaves room for rounding, makes results infinite that overflow
-float32, and results zero that underflow. Constants pass through :func:`in_float32`. So an interval
-that contains a subnormal number contains 0, and rules need not know whether a device flushes it.
+nothing is known. The bounds hold for float32 arithmetic. Each rule that computes passes its
+result through :func:`outward`, which leaves room for rounding, makes results infinite that
+overflow float32, and results zero that underflow. Constants pass through :func:`in_float32`. So
+an interval that contains a subnormal number contains 0, and rules need not know whether a device
+flushes it.
 """
 
 from __future__ import annotations

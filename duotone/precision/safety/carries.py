@@ -296,8 +296,8 @@ class _Loop:
         conditional, so the condition then may read every number that the loop carries.
 
         Returns:
-            True if the condition counts, True if it compares with a limit, and the float32 numbers
-            that it compares.
+            True if the condition counts, True if it compares with a limit, and the float32
+            numbers that it compares.
         """
         counted = limited = hidden = False
         numbers: list[int] = []

@@ -21,9 +21,9 @@ rows) are counts too. This rule denies
 - the addition of a displacement to exact numbers that are subtracted from each other
   (:mod:`duotone.precision.safety.displacements`).
 
-*Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
-that a sine reads and that reads no result of another dot. This rule denies that dot, since its
-rounding error may be several turns.
+*Angles* (random Fourier features, the first layer of a network of sines) are the result of a
+dot that a sine reads and that reads no result of another dot. This rule denies that dot, since
+its rounding error may be several turns.
 
 *Positions* are values that the program rounds down or converts to integers (``floor(x)``,
 ``x.astype(int32)``), and values at which an operation reads another array (the grid of a sampling,

@@ -1,9 +1,10 @@
 """Small constants: lifts the denial of additions of a constant that is small for half.
 
 A constant below half's normal numbers denies its readers, since most such constants keep a divisor
-or the operand of a root from being 0. But converters also write a bias of one element as a constant
-that is *added* to an activation. If the activation has scale 1, its rounding is larger than the
-error of the constant. The denial stays if a root, a division, a power or a logarithm reads the sum.
+or the operand of a root from being 0. But converters also write a bias of one element as a
+constant that is *added* to an activation. If the activation has scale 1, its rounding is larger
+than the error of the constant. The denial stays if a root, a division, a power or a logarithm
+reads the sum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Unfuse: takes the operations apart that TensorFlow's remapper fused before.
 
-The remapper runs first and makes ``_FusedConv2D`` and ``_FusedMatMul``, which have no half kernel
-of their own on every device. After the rewrite it runs again and fuses the half ones.
+The remapper runs first and makes ``_FusedConv2D`` and ``_FusedMatMul``, which have no half
+kernel of their own on every device. After the rewrite it runs again and fuses the half ones.
 """
 
 from __future__ import annotations
