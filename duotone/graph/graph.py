@@ -278,8 +278,7 @@ class BodyKind(enum.Enum):
     """Runs many times: a cast of a value that does not change belongs outside."""
     BARRIER = "barrier"
     """Takes its operands as they are stored and casts inside: a branch that may not run, a
-    region that is recomputed (a cast outside would be one more residual), a program with its own
-    rules."""
+    recomputed region (a cast outside would be one more residual), a program with its own rules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

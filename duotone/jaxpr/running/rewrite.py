@@ -2,9 +2,8 @@
 
 Like ``jax.core.eval_jaxpr``, this is one loop over the program's steps with one environment
 (:class:`Env`). A step in which nothing is half is bound unchanged, with full operands.
-:mod:`duotone.jaxpr.rules.half_rules` binds painted first-order equations.
-:mod:`duotone.jaxpr.nesting.nested` and :mod:`duotone.jaxpr.nesting.custom` rebuild painted
-equations with nested programs.
+:mod:`duotone.jaxpr.rules.half_rules` binds painted first-order equations, and
+:mod:`duotone.jaxpr.nesting` rebuilds those with nested programs.
 
 A value is cast when it is read in another precision than it is stored in. The environment keeps
 the cast for later readers. A cast that the cast plan hoists out of a loop is made before the loop.
