@@ -3,9 +3,9 @@
 
 The bound of a kernel is the larger of its bytes over the bandwidth and its FLOPs over the peak, as
 ``duotone.compile_for`` says it without the device (``docs/targets.md``). Here each step that
-``python -m benchmarks.gpu_steps`` compiled runs under ``duotone.profile``, and XLA's own kernels
-are compared with their instruction in the compiled program by name. Kernels of libraries are
-compared with all other instructions together.
+``python -m benchmarks.gpu_steps`` compiled is profiled, and XLA's own kernels are compared with
+their instruction in the compiled program by name. Kernels of libraries are compared with all other
+instructions together.
 
 It needs the GPU for which the steps were compiled. ``--folder`` keeps the times next to the
 programs, and ``--read`` compares those of an earlier run; ``benchmarks/results/gpu_kernels`` has
@@ -56,7 +56,7 @@ _KINDS = {
 
 
 def timed(folder: Path, program: str) -> None:
-    """Runs a compiled step alone on the GPU under ``duotone.profile``, and writes its times."""
+    """Profiles a compiled step that runs alone on the GPU, and writes the times of its kernels."""
     model, way, half = (*program.split("-"), "")[:3]
     step = load(folder, model, way, half)
     begin = load(folder, model, START, "")

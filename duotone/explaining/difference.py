@@ -97,15 +97,15 @@ def _aligned(
     mine, theirs = [_operation(o) for o in here], [_operation(o) for o in there]
     if mine == theirs:
         return list(zip(here, there, strict=True)), ((), ())
-    blocks = difflib.SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
-    both = [(a + i, b + i) for a, b, size in blocks for i in range(size)]
-    pairs = [(here[a], there[b]) for a, b in both]
-    of_pairs = [set(side) for side in zip(*both, strict=True)] or [set(), set()]
-    left, right = (
-        tuple(o for place, o in enumerate(side) if place not in known)
-        for side, known in zip((here, there), of_pairs, strict=True)
-    )
-    return pairs, (left, right)
+    matcher = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+    pairs, left, right = list[_Pair](), list[OperationRecord](), list[OperationRecord]()
+    for tag, start, stop, other_start, other_stop in matcher.get_opcodes():
+        if tag == "equal":
+            pairs += zip(here[start:stop], there[other_start:other_stop], strict=True)
+        else:
+            left += here[start:stop]
+            right += there[other_start:other_stop]
+    return pairs, (tuple(left), tuple(right))
 
 
 def _operation(o: OperationRecord) -> tuple[Any, ...]:

@@ -4,10 +4,10 @@
 
     Graph ─ find_ranges ─► Ranges ─ deny_out_of_range, store_in_half, keep_digits ─► Classes
 
-:func:`find_ranges` gives an interval to each value about which something is known. Its
-sources are constants, operations with bounded results, relations between two values (``x -
-max(x)`` is not positive), and statements of the user or measurements of calibration, which
-:func:`assume` looks up by name. The stages of :mod:`duotone.precision.ranges.refine` put the
+:func:`find_ranges` gives an interval to each value about which something is known. Its sources are
+constants, operations with bounded results, relations between two values (``x - max(x)`` is not
+positive), and statements of the user or measurements of calibration, which :func:`assume` looks up
+by name. The stages of :mod:`duotone.precision.ranges.refine` put the
 consequences into the classes that painters read.
 """
 
