@@ -140,7 +140,8 @@ class UnknownTargetError(ArgumentError):
 
     def __init__(self, name: object, known: list[str], near: str | None = None) -> None:
         meant = f"; did you mean {near!r}?" if near else "."
-        other = "" if near else f"; {way_out('target')}"
+        # A function of the user may have an argument `target`, which takes something else.
+        other = "" if isinstance(name, str) else f"; {way_out('target')}"
         super().__init__(
             f"target {shown(name)} is not known{meant} Known: {', '.join(known)}{other}"
         )

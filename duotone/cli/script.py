@@ -92,12 +92,14 @@ def from_users_line(error: BaseException) -> bool:
     error lose these frames too.
 
     Returns:
-        True if there is such a frame. If there is none, the error does not change.
+        True if there is such a frame, or if a file of the user is no Python. Otherwise the error
+        does not change.
     """
     frames = error.__traceback__
     while frames is not None and _is_library(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    if frames is None:
+    unread = error.filename if isinstance(error, SyntaxError) else None
+    if frames is None and (unread is None or _is_library(unread)):
         return False
     error.__traceback__ = frames
     for before in (error.__cause__, error.__context__):

@@ -160,6 +160,7 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
         ("step", ("--shapes", "f32[16"), "'f32[16' is not a shape"),
         ("step", ("--shapes", "f33[16]"), "'f33[16]' is not a shape"),
         ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "h1000"), "h100"),
+        ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "tpu"), "v6e, cpu\n"),
     ],
 )
 def test_what_is_wrong_is_reported(

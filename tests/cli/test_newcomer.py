@@ -78,6 +78,15 @@ def test_an_error_of_the_program_begins_at_its_own_line(source: str, line: int) 
     assert "duotone/cli" not in done.stderr
 
 
+def test_a_program_that_is_no_python_shows_only_its_line() -> None:
+    Path("met_first.py").write_text("import jax\ndef step(:\n")
+    done = in_a_process("explain", "met_first.py:step")
+    assert done.returncode == 1
+    assert 'met_first.py", line 2' in done.stderr
+    assert "duotone/cli" not in done.stderr
+    assert "importlib" not in done.stderr
+
+
 def test_a_fault_of_duotone_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: object, **kwargs: object) -> None:
         raise KeyError("duotone's own")
