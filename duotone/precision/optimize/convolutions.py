@@ -43,28 +43,15 @@ IN_FLOAT32 = (
 """The optimizations that gain in float32 too, so that a backward pass gains from being painted."""
 
 
-def match_windows(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution whose windows do not overlap."""
-    if "tiles" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its windows do not overlap: a dot"
-    return Optimization("window_dots", node.index, reason, ())
+def _of_half(name: str, attribute: str, reason: str) -> Match:
+    """Returns a match of half convolutions with an attribute, which the front end lowers."""
 
+    def match(node: Node, view: View) -> Optimization | None:
+        if attribute not in node.attributes or not view.computes_half(node):
+            return None
+        return Optimization(name, node.index, reason, ())
 
-def match_phases(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution of an image with zeros between its elements."""
-    if "phases" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its image has zeros between its elements: a convolution for each of their phases"
-    return Optimization("phases", node.index, reason, ())
-
-
-def match_library(node: Node, view: View) -> Optimization | None:
-    """Matches a half convolution for which the library of a CPU has a kernel."""
-    if "slides" not in node.attributes or not view.computes_half(node):
-        return None
-    reason = "its windows slide over the image as it is: oneDNN has a half kernel for it"
-    return Optimization("library_convolutions", node.index, reason, ())
+    return match
 
 
 def _replaced(name: str, attribute: str, reason: str) -> Match:
@@ -80,6 +67,17 @@ def _replaced(name: str, attribute: str, reason: str) -> Match:
     return match
 
 
+match_windows = _of_half("window_dots", "tiles", "its windows do not overlap: a dot")
+match_phases = _of_half(
+    "phases",
+    "phases",
+    "its image has zeros between its elements: a convolution for each of their phases",
+)
+match_library = _of_half(
+    "library_convolutions",
+    "slides",
+    "its windows slide over the image as it is: oneDNN has a half kernel for it",
+)
 match_channelwise = _replaced(
     "channelwise_sums", "channelwise", "one feature per group: elementwise, by vector instructions"
 )
