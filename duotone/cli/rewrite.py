@@ -14,8 +14,8 @@ import typer
 
 from duotone.cli import onnx_models as onnx
 from duotone.cli.output import in_stages
-from duotone.cli.run import half_type_option
-from duotone.cli.user_program import names
+from duotone.cli.run import PolicyFileOption, half_type_option
+from duotone.cli.user_program import names, settings
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def rewrite(
     dtype: DtypeOption = "float16",
     painter: PainterOption = None,
     device: DeviceOption = None,
+    policy_file: PolicyFileOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing file, but never the input.")
     ] = False,
@@ -106,7 +107,7 @@ def rewrite(
             rewrite_onnx,
             graph,
             out,
-            dtype=dtype,
+            **settings(dtype, policy_file),
             painter=painter,
             keep_io=keep_io,
             keep_full=keep_full or (),
@@ -144,7 +145,7 @@ def rewrite(
         rewrite_file,
         graph,
         out,
-        **settings_of_graph(fetch, feed, dtype, device),
+        **settings_of_graph(fetch, feed, dtype, device, policy_file),
         painter=painter,
         calibration=calibration,
         overwrite=force,
@@ -156,17 +157,18 @@ def rewrite(
 
 
 def settings_of_graph(
-    fetch: str | None, feed: str, dtype: str, device: str | None
+    fetch: str | None, feed: str, dtype: str, device: str | None, policy_file: Path | None
 ) -> dict[str, Any]:
     """Converts options to arguments of :func:`duotone.tensorflow.rewrite_file`.
 
     Raises:
         ArgumentError: as :func:`parse_device`.
+        PolicyError: the policy file is not there, or is none.
     """
     return {
         "fetch": None if fetch is None else names(fetch),
         "feed": names(feed),
-        "dtype": dtype,
+        **settings(dtype, policy_file),
         "device": _device_of(device, dtype),
     }
 

@@ -22,6 +22,8 @@ from duotone.cli.rewrite import (
     PainterOption,
     settings_of_graph,
 )
+from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import settings
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def view(
     dtype: DtypeOption = "float16",
     painter: PainterOption = None,
     device: DeviceOption = None,
+    policy_file: PolicyFileOption = None,
     keep_io: onnx.KeepIoOption = True,
     keep_full: onnx.KeepFullOption = None,
     calibration: onnx.CalibrationOption = None,
@@ -80,7 +83,7 @@ def view(
             rewrite_onnx,
             graph,
             None,
-            dtype=dtype,
+            **settings(dtype, policy_file),
             painter=painter,
             keep_io=keep_io,
             keep_full=keep_full or (),
@@ -99,12 +102,12 @@ def view(
     from duotone.tensorflow import graph_view as graphdef
     from duotone.tensorflow.rewrite_file import rewrite_file
 
+    asked = settings_of_graph(fetch, feed, dtype, device, policy_file)
     if compare:
         if nodes is not None or tensorboard is not None:
             raise ArgumentError("--compare shows one table: leave out --nodes and --tensorboard.")
-        _compare(console, graph, settings_of_graph(fetch, feed, dtype, device))
+        _compare(console, graph, asked)
         return
-    asked = settings_of_graph(fetch, feed, dtype, device)
     done = in_stages(
         console, rewrite_file, graph, None, **asked, painter=painter, calibration=calibration
     )

@@ -95,6 +95,15 @@ def test_view_and_explain(path, tmp_path):
     assert "4 of 5 operations in half" in invoke("view", tmp_path / "r.json").output
 
 
+def test_a_policy_file(path, tmp_path):
+    policy, out = tmp_path / "policy.toml", tmp_path / "same.onnx"
+    policy.write_text('deny_add = ["MatMul"]')
+    for command in (["rewrite", path, "--out", out], ["view", path]):
+        said = invoke(*command, "--policy-file", policy, "--dtype", "float16")
+        assert said.exit_code == 0
+        assert "0 of 5 operations in half" in said.output
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -77,6 +77,18 @@ def test_options_of_rewrite(call):
     assert call("rewrite", "graph.pb", "-o", "cut.pb", "--painter", "mincut")[0] == 0
 
 
+def test_a_policy_file(call, tmp_path):
+    (tmp_path / "policy.toml").write_text('deny_add = ["MatMul"]')
+    words = ("graph.pb", "--policy-file", "policy.toml")
+    assert call("rewrite", *words, "--out", "same.pb")[0] == 0
+    assert _type("same.pb", "product") == FLOAT
+    assert "0 of 5 with float32 types" in call("view", *words)[1]
+    (tmp_path / "policy.toml").write_text('dney_add = ["MatMul"]')
+    status, _, err = call("rewrite", *words, "--out", "half.pb")
+    assert status == 2
+    assert "policy.toml: a policy has no field 'dney_add': did you mean 'deny_add'?" in err
+
+
 def test_a_saved_model(call, tmp_path):
     (tmp_path / "model").mkdir()
     files.write(tmp_path / "model" / "saved_model.pb", graphs.saved_model())
