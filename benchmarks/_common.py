@@ -6,6 +6,7 @@ in them is typed by hand. ``benchmarks/README.md`` is generated from all of them
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gc
 import importlib.metadata
@@ -164,6 +165,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _cell(x: Any) -> str:
     return f"{x:.3g}" if isinstance(x, float) else str(x)
+
+
+def take_no_options(question: str) -> None:
+    """Prints the question of a benchmark for ``--help``, and refuses every other word.
+
+    Raises:
+        SystemExit: the command has words after the name of the benchmark.
+    """
+    argparse.ArgumentParser(description=question).parse_args()
 
 
 def chosen_names(text: str, allowed: Sequence[str], what: str) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import jax
 
-from benchmarks._common import RESULTS, Bar, Result, table, write
+from benchmarks._common import RESULTS, Bar, Result, table, take_no_options, write
 
 QUESTION = "Do the examples learn as well in float16 and bfloat16 as in float32?"
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,6 +155,7 @@ def compared_bars(curves: dict[str, Any]) -> list[Bar]:
 
 def main() -> int:
     """Measures, writes the result, and fails where a bar is missed; takes up what was cut off."""
+    take_no_options(QUESTION)
     kept = RESULTS.parent / ".accuracy.json"
     done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     for row in ROWS:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 import duotone
-from benchmarks._common import Bar, Result, median, seconds, table, write
+from benchmarks._common import Bar, Result, median, seconds, table, take_no_options, write
 from benchmarks.zoo import MODELS
 
 QUESTION = "How much longer does a step take when blame looks at it?"
@@ -66,6 +66,7 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 def main() -> None:
     """Measures each model and writes the table."""
+    take_no_options(QUESTION)
     found = {name: measure(name) for name in NAMES}
     rows, bars = [], []
     for name, row in found.items():

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import duotone
-from benchmarks._common import Result, median, table, with_part, write
+from benchmarks._common import Result, median, table, take_no_options, with_part, write
 from duotone.devices.half_choice import FAST_CPU_FLAGS, cpu_flags
 from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import Dims, rows_dot
@@ -330,6 +330,7 @@ def result(rows: Sequence[dict[str, Any]]) -> Result:
 
 def main() -> None:
     """Measures, prints and writes."""
+    take_no_options(QUESTION)
     write(result([*measure(cases()), *measure_convolutions(convolutions())]))
 
 

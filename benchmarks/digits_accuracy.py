@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, table, take_no_options, write
 from duotone.samples import training_report as report
 from duotone.samples.digits import Precision, Trainer, load_digits
 
@@ -46,6 +46,7 @@ def figures(result: report.Result) -> dict[str, Any]:
 
 def main() -> int:
     """Measures, writes the result, and fails where a bar is missed."""
+    take_no_options(QUESTION)
     results = measure()
     full = results[0]
     bars = [

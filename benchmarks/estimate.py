@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 import duotone
-from benchmarks._common import RESULTS, Bar, Result, write
+from benchmarks._common import RESULTS, Bar, Result, take_no_options, write
 from benchmarks.zoo import MODELS, ZOO, names_of
 from duotone.errors import MissingExtraError
 
@@ -115,6 +115,7 @@ def _worst(figures: dict[str, Any], names: Iterable[str], of: str) -> Iterator[B
 
 def main() -> None:
     """Estimates each step, prints and writes the table."""
+    take_no_options(QUESTION)
     records = json.loads((RESULTS / "painter.json").read_text())["figures"]["records"]
     before = json.loads((RESULTS / "estimate.json").read_text())["figures"]
     lines, figures = [_HEAD], {}

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import optax
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import Bar, Result, median, table, take_no_options, write
 from duotone.adapters.optax import wrap
 from duotone.scale import DynamicLossScale, all_finite, scaled_value_and_grad, select_tree
 
@@ -200,6 +200,7 @@ def measure(
 
 def main() -> None:
     """Measures and writes the result."""
+    take_no_options(QUESTION)
     bars, text, data = measure()
     command = "python -m benchmarks.optimizer_overhead"
     write(Result("optimizer_overhead", QUESTION, command, bars, text, data))

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import Bar, Result, median, table, take_no_options, write
 
 QUESTION = "What does a second call with the same signature cost over the plain jit call?"
 CALLS = 4_000
@@ -101,6 +101,7 @@ def measure(calls: int = CALLS, leaves: int = LEAVES) -> tuple[list[Bar], str, d
 
 def main() -> None:
     """Measures and writes the result."""
+    take_no_options(QUESTION)
     bars, text, data = measure()
     write(Result("second_call", QUESTION, "python -m benchmarks.second_call", bars, text, data))
 

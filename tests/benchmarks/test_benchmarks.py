@@ -198,6 +198,12 @@ def test_every_benchmark_names_its_command_first_and_has_a_result():
         assert (_common.RESULTS / f"{file.stem}.json").exists()
 
 
+def test_no_benchmark_runs_where_its_help_is_asked_for():
+    for file in sorted(_common.RESULTS.parent.glob("[a-z]*.py")):
+        text = file.read_text()
+        assert ".parse_args(" in text or "take_no_options(QUESTION)" in text, file
+
+
 def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() -> None:
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
