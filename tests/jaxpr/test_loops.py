@@ -11,6 +11,7 @@ import pytest
 
 import duotone
 from duotone import _jax
+from duotone.jaxpr.reading.build import build
 from tests.jaxpr.programs import dtypes, equations, half, named, traced
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
@@ -175,3 +176,15 @@ def test_a_loop_without_half_is_left_as_it_is():
     after = named(traced(half(loop), X, W), "scan")
     assert str(before[0].params["jaxpr"]) == str(after[0].params["jaxpr"])
     assert sum(e.primitive.name == "dot_general" for e in equations(traced(half(loop), X, W))) == 1
+
+
+def test_values_that_enter_and_leave_a_body_have_the_scope_of_the_operation_once():
+    def f(x):
+        with jax.named_scope("outer"):
+            carry, _ = jax.lax.scan(lambda c, a: (c @ a, c), x[0], x)
+            return jax.lax.cond(carry.sum() > 0, lambda c: c @ c, jnp.tanh, carry)
+
+    graph = build(jax.make_jaxpr(f)(jnp.ones((3, 8, 8)))).graph
+    structural = {node.op: node.scope for node in graph.nodes if "." in node.op}
+    kinds = ("loop.carry", "loop.slice", "loop.stack", "branch.join")
+    assert structural == dict.fromkeys(kinds, "outer")

@@ -93,14 +93,13 @@ def _pass(
     outputs: list[int] = []
     for value, var in zip(values, call.eqn.outvars if made is None else made, strict=True):
         outputs += b.node(
-            call.eqn, op, (value,), [var.aval], body=body, scopes=call.scopes, out_bodies=[outside]
+            call.eqn, op, (value,), [var.aval], body=body, scopes=call.around, out_bodies=[outside]
         )
     return range(first, len(b.nodes)), outputs
 
 
 def _each(b: Builder, call: Call) -> Step:
     """Adds one node for each operand, so that each operand keeps its own precision."""
-    call = call._replace(scopes=call.around)
     nodes, outputs = _pass(b, call, call.eqn.primitive.name, call.inputs, (call.body, call.body))
     return _step(b, call, "each", nodes, outputs)
 
@@ -161,7 +160,7 @@ def _carries(
             (value,),
             [var.aval, var.aval],
             body=inner,
-            scopes=call.scopes,
+            scopes=call.around,
             out_bodies=[inner, call.body],
         )
         for value, var, is_sum in zip(initial, call.eqn.outvars[:count], sums, strict=True)
@@ -225,7 +224,7 @@ def _cond(b: Builder, call: Call) -> Step:
     for position, var in enumerate(call.eqn.outvars):
         results = [program.outputs[position] for program in programs]
         outputs += b.node(
-            call.eqn, "branch.join", results, [var.aval], body=call.body, scopes=call.scopes
+            call.eqn, "branch.join", results, [var.aval], body=call.body, scopes=call.around
         )
     return _step(b, call, "cond", range(start, len(b.nodes)), outputs, *programs)
 
