@@ -82,8 +82,8 @@ def enable_mixed_precision_graph_rewrite(
     Args:
         opt: an optimizer of Optax, Keras or ``tf.compat.v1.train``.
         loss_scale: ``"dynamic"`` (in float16: starts at 2**15 and adjusts itself; in bfloat16 and
-            if nothing is rewritten: no scaling, since bfloat16 has float32's range), a number of at
-            least 1, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
+            if nothing is rewritten: no scaling, since bfloat16 has float32's range), a positive
+            number, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
         dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
             the default device when training starts (on TensorFlow, on the devices of this machine
             now); if there is none, nothing is rewritten. ``float32`` is the same as

@@ -125,7 +125,7 @@ def value_and_grad(
         allow_int: whether integer arguments may be differentiated (their gradients are float0).
         reduce_axes: must be empty, as for ``jax.grad``.
         scale: the loss scale of this step: a :class:`DynamicLossScale`, :class:`FixedLossScale`,
-            :class:`NoLossScale` or a class of your own; a fixed number of at least 1; or ``None``.
+            :class:`NoLossScale` or a class of your own; a fixed positive number; or ``None``.
             A float16 loss is scaled by 2**15 at most.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
