@@ -41,6 +41,7 @@ from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.running.inside import node_marked, without_marks
 from duotone.ops.traits import Trait
 from duotone.policy.regions import LOSS_SCALE, without_regions
+from duotone.precision.ranges import path_of
 
 _MATTERS = 0.01
 """The share of elements that became 0 from which on a site is pinned."""
@@ -218,12 +219,8 @@ def _pins(run: StepRun, first: int, culprit: int | None, *, scale_helps: bool) -
         for names in (run.sites[k].names, *sorted(run.readers.get(k, ()))):
             found = run.node(names)
             if found is not None and Trait.STRUCTURAL not in found[1].traits:
-                paths[_path(found[1])] = None
+                paths[path_of(found[1])] = None
     return [_escaped(path) for path in paths]
-
-
-def _path(node: Node) -> str:
-    return f"{node.scope}/{node.op}" if node.scope else node.op
 
 
 def _escaped(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from duotone.errors import ArgumentError
-from duotone.explaining.operation_rows import detail_of, path_of, precision_of, result_of, rule_of
+from duotone.explaining.operation_rows import detail_of, precision_of, result_of, rule_of
 from duotone.precision.record import OperationRecord, Record
 from duotone.text.columns import columns
 from duotone.text.lines import Lines, Viewed
@@ -163,7 +163,7 @@ def _shared(details: Sequence[str]) -> str | None:
 def _row(width: int, o: OperationRecord, details: str) -> str:
     file = short_source(o.source).rsplit("/", 1)[-1]
     last = (details, max(width // 2 - 10, 24)) if details else (short_source(file, 24), 24)
-    return columns(width, (f"  {path_of(o)}", 0), (result_of(o), 20), last)
+    return columns(width, (f"  {o.path}", 0), (result_of(o), 20), last)
 
 
 def _choice_in_words(o: OperationRecord) -> str:

@@ -50,7 +50,7 @@ class Rows(Lines, Sequence[OperationRecord]):
             self.nothing = "" if found else f"no operation has the rule {rule}; there are {names}"
         if where is not None and not self.nothing:
             matches = re.compile(fnmatch.translate(where)).match
-            found = [o for o in found if matches(path_of(o))]
+            found = [o for o in found if matches(o.path)]
             if not found:
                 scopes = sorted({o.scope.split("/")[0] for o in record.operations if o.scope})
                 begin = (
@@ -102,11 +102,6 @@ class Rows(Lines, Sequence[OperationRecord]):
                 yield from textwrap.wrap(f"{rule}: {WORDS[rule]}", width)
         for name, why in dict(pair for o in self.operations for pair in o.optimizations).items():
             yield from textwrap.wrap(f"+{name}: {why}", width)
-
-
-def path_of(o: OperationRecord) -> str:
-    """Returns the name scope and name of an operation: ``layer/attention/dot_general``."""
-    return f"{o.scope}/{o.operation}" if o.scope else o.operation
 
 
 def result_of(o: OperationRecord) -> str:

@@ -104,6 +104,11 @@ class OperationRecord:
     leaves: tuple[str, ...] = ()
     filled: float = 1.0
 
+    @property
+    def path(self) -> str:
+        """The name scope and operation that patterns of a policy match."""
+        return f"{self.scope}/{self.operation}" if self.scope else self.operation
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CastRecord:

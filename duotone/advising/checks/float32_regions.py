@@ -153,5 +153,4 @@ def _in_words(o: OperationRecord) -> str:
 def _remedy(o: OperationRecord) -> str:
     if _is_asked(o):
         return "leave precision= out, and jax_default_matmul_precision, which some libraries set"
-    path = f"{o.scope}/{o.operation}" if o.scope else o.operation
-    return _REMEDIES[o.rule].format(op=o.operation, path=path)
+    return _REMEDIES[o.rule].format(op=o.operation, path=o.path)
