@@ -148,7 +148,7 @@ def _operation(
     floating = [value for value in ins if "float" in value.dtype] or outs
     # A dot whose operands were rounded to half and widened again computes with half numbers.
     rounded = Trait.EINSUM in node.traits and all(_was_half(value, casts) for value in ins)
-    stored = any(value.dtype == half for value in outs) or _rounded_by_all(graph, outs, casts, half)
+    stored = any(value.dtype == half for value in outs) or _rounded_by_all(graph, outs, casts)
     runs = graph.trips(node)
     first = outs[0] if outs else None
     return OperationRecord(
@@ -187,7 +187,7 @@ def _was_half(value: Value, casts: set[int]) -> bool:
     return value.dtype == FULL_DTYPE and value.producer in casts
 
 
-def _rounded_by_all(graph: Graph, outs: Sequence[Value], casts: set[int], half: str) -> bool:
+def _rounded_by_all(graph: Graph, outs: Sequence[Value], casts: set[int]) -> bool:
     """Returns True if every reader of a float32 result rounds it."""
     for value in outs:
         readers = {reader for reader, _ in graph.consumers[value.index]}

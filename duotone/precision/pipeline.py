@@ -138,7 +138,7 @@ def decide(
     classes = _apply_safety_rules(classes, background, resolved)
     classes = _allow_small_addends(classes, background, resolved, can)
     painting = _paint(graph, classes, resolved, can)
-    painting = keep_accumulators(painting, classes, background)
+    painting = keep_accumulators(painting, background)
     painting = _in_one_precision(painting, can)
     painting = _with_fewer_casts(graph, classes, painting, resolved, can)
     graph, painting = _cast_beforehand(graph, classes, painting, weights)

@@ -27,7 +27,6 @@ from duotone.errors import ArgumentError
 
 Params = dict[str, dict[str, jax.Array]]
 
-TEST_IMAGES = 500
 BATCH = 64
 
 

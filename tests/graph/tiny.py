@@ -297,6 +297,6 @@ class Tiny:
         classes = classify(graph, lists, half, pins, force_all=force_all)
         background = Background(graph, half, profitability=profitability)
         classes = decline(classes, background)
-        painting = keep_accumulators(PAINTERS[painter](graph, classes, ()), classes, background)
+        painting = keep_accumulators(PAINTERS[painter](graph, classes, ()), background)
         check_painting(painting, graph)
         return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

@@ -41,7 +41,7 @@ def trainer(few):
 
 def test_the_data_are_the_digits_scaled_and_split(data):
     assert data.train_images.shape == (1297, 8, 8, 1)
-    assert data.test_images.shape == (digits.TEST_IMAGES, 8, 8, 1)
+    assert data.test_images.shape == (500, 8, 8, 1)
     images = np.concatenate([data.train_images, data.test_images])
     assert images.dtype == np.float32
     assert images.min() == 0

@@ -139,12 +139,11 @@ def _limits(node: Node, profitability: Profitability) -> tuple[float, float] | N
     return profitability.convolutions, profitability.convolution_intensity
 
 
-def keep_accumulators(painting: Painting, classes: Classes, background: Background) -> Painting:
+def keep_accumulators(painting: Painting, background: Background) -> Painting:
     """Stores the results of allow operations in the precision that is fast, if only they gain.
 
     Args:
         painting: the painting of any painter.
-        classes: the class of each node.
         background: the program, and the operations that gain.
 
     Returns:
