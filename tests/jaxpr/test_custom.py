@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone.jaxpr import pipeline
 from tests.jaxpr.programs import half, named, traced
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
@@ -117,3 +118,22 @@ def test_an_unpainted_rule_is_left_alone():
     before = jax.make_jaxpr(function)(X)
     (inner,) = jax.make_jaxpr(half(function, **policy))(X).jaxpr.eqns
     assert str(inner.params["jaxpr"]) == str(before)
+
+
+def test_a_derivative_rule_has_the_scope_of_its_function_once(monkeypatch):
+    """Catches: a pin with the full name of an operation, as blame prints it, that misses a rule."""
+    built = []
+
+    def build(*args):
+        built.append(pipeline_build(*args))
+        return built[-1]
+
+    def loss(x, w):
+        with jax.named_scope("outer"), jax.named_scope("inner"):
+            return doubled_gradient(x, w).sum()
+
+    pipeline_build = pipeline.build
+    monkeypatch.setattr(pipeline, "build", build)
+    jax.grad(half(loss, rules_remove=["backward"]))(X, W)
+    assert len(built) == 3  # the function, its forward and its backward rule
+    assert {node.scope for found in built for node in found.graph.nodes} == {"outer/inner"}
