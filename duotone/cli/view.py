@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from duotone.precision.record import Record
+    from duotone.tensorflow.rewrite_file import FileResult
 
 
 def view(
@@ -95,11 +96,18 @@ def view(
     models = {"--half-io": not keep_io, "--keep-full": keep_full, "--provider": provider}
     onnx.check_options(graph, models, "ONNX models (*.onnx)")
     if _is_json(graph):
-        if compare:
-            raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
+        paints = {
+            "--compare": compare,
+            "--fetch": fetch,
+            "--feed": feed,
+            "--painter": painter,
+            "--device": device,
+            "--policy-file": policy_file,
+            "--calibration": calibration,
+        }
+        onnx.check_options(graph, paints, "graphs")
         _show_record(console, read_record(graph), nodes, most, tensorboard)
         return
-    from duotone.tensorflow import graph_view as graphdef
     from duotone.tensorflow.rewrite_file import rewrite_file
 
     asked = settings_of_graph(fetch, feed, dtype, device, policy_file)
@@ -111,18 +119,27 @@ def view(
     done = in_stages(
         console, rewrite_file, graph, None, **asked, painter=painter, calibration=calibration
     )
+    _show_graphs(console, done, nodes, most, tensorboard)
+
+
+def _show_graphs(
+    console: Console, done: FileResult, where: str | None, most: int, logdir: Path | None
+) -> None:
+    """Prints the graphs of a file or some of their nodes, and writes them for TensorBoard."""
+    from duotone.tensorflow import graph_view as graphdef
+
     for number, result in enumerate(done.graphs):
-        if nodes is None:
+        if where is None:
             console.print(graphdef.by_op(result.result))
         else:
-            console.print(graphdef.by_node(result.result, nodes, most))
+            console.print(graphdef.by_node(result.result, where, most))
         console.print()
         console.print(graphdef.summary(result))
-        if tensorboard is not None:
-            folder = tensorboard if number == 0 else tensorboard / f"graph_{number}"
+        if logdir is not None:
+            folder = logdir if number == 0 else logdir / f"graph_{number}"
             graphdef.write_tensorboard(folder, result.before, result.result)
-    if tensorboard is not None:
-        _say_where(console, tensorboard)
+    if logdir is not None:
+        _say_where(console, logdir)
 
 
 def _compare(console: Console, graph: Path, asked: dict[str, Any]) -> None:

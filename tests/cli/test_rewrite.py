@@ -243,7 +243,8 @@ def test_json_of_something_else(content, call, tmp_path):
     [
         (("graph.pb", "--compare", "--tensorboard", "logs"), "leave out --nodes and --tensorboard"),
         (("graph.pb", "--compare", "--nodes", "*"), "leave out --nodes and --tensorboard"),
-        (("seen.json", "--compare"), "seen.json is a JAX program"),
+        (("seen.json", "--compare"), "--compare is for graphs, and seen.json is not one"),
+        (("seen.json", "--policy-file", "p.toml"), "--policy-file is for graphs, and"),
     ],
 )
 def test_options_of_view_that_would_say_nothing(words, says, call, tmp_path):
