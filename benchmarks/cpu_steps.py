@@ -123,9 +123,6 @@ def measure(name: str, size: str = "cpu", rounds: int = ROUNDS) -> dict[str, Any
     row["same"] = "duotone" in programs and (
         _instructions(programs["duotone"]) == _instructions(programs["float32"])
     )
-    row["temporary"] = {
-        way: program.memory_analysis().temp_size_in_bytes for way, program in programs.items()
-    }
     return row
 
 
@@ -166,13 +163,12 @@ def _line(row: dict[str, Any]) -> list[str]:
     ]
     if row["same"]:
         speeds[0] = "same"
-    share = row["temporary"].get("duotone", float("nan")) / row["temporary"]["float32"]
-    return [row["name"], f"{row['seconds']['float32'] * 1e3:.0f}", *speeds, f"{share:.2f}"]
+    return [row["name"], f"{row['seconds']['float32'] * 1e3:.0f}", *speeds]
 
 
 def _text(part: dict[str, Any]) -> str:
     """The table of one version of JAX."""
-    header = [f"JAX {part['jax']}", "float32 ms", *WAYS, "memory"]
+    header = [f"JAX {part['jax']}", "float32 ms", *WAYS]
     lines = [table(header, [_line(row) for row in part["rows"]])]
     lines.append(f"CPU flags: {', '.join(part['flags']) or 'none of those with bfloat16'}.")
     return "\n".join(lines)
@@ -184,10 +180,7 @@ def result(rows: Sequence[dict[str, Any]]) -> Result:
     part = {"jax": jax.__version__, "flags": flags, "rows": list(rows)}
     found = with_part("cpu_steps", part)
     text = "\n\n".join(_text(part) for part in found.values())
-    text += (
-        "\n\nThe zoo at its CPU size. Speed-ups over float32; memory is duotone's for temporaries, "
-        "over float32's."
-    )
+    text += "\n\nThe zoo at its CPU size. Speed-ups over float32."
     return Result("cpu_steps", QUESTION, "python -m benchmarks.cpu_steps", bars(found), text, found)
 
 

@@ -1,14 +1,15 @@
 # python -m benchmarks.rewrite_cost
 """What does painting cost at compile time, and does it grow linearly?
 
-Three tables. The first takes the value-and-grad step of GPT-2 small (shapes only: nothing runs) and
+Four tables. The first takes the value-and-grad step of GPT-2 small (shapes only: nothing runs) and
 compares the time that tracing takes with and without duotone, as a share of what the float32 step
 takes to trace, lower and compile for the CPU. The second takes unrolled nets of up to 100,000
 equations through the pipeline, stage by stage. The third lowers the step of an unrolled transformer
-in each form that users write, and compares it with the float32 step.
+in each form that users write, and compares it with the float32 step. The last one loads the same
+steps in new processes that find their programs in JAX's persistent cache.
 
-``python -m benchmarks.rewrite_cost --gpt2``, ``--growth`` or ``--layers`` measures one of the three
-only, and writes nothing.
+``python -m benchmarks.rewrite_cost --gpt2``, ``--growth``, ``--layers`` or ``--second`` measures
+one of the four only, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 import duotone
+from benchmarks import _second_process
 from benchmarks._common import Bar, Result, equations, medians, seconds, table, write
 from benchmarks._deep_nets import ROUNDS, measure_layers, unrolled_net
 from benchmarks._stages import STAGES, stage_seconds
@@ -174,7 +176,13 @@ def growth_text(rows: Sequence[dict[str, float]]) -> str:
 
 
 def measure(
-    *, gpt2: bool, growth: bool, layers: bool, rounds: int, sizes: Sequence[int] = SIZES
+    *,
+    gpt2: bool,
+    growth: bool,
+    layers: bool,
+    second: bool,
+    rounds: int,
+    sizes: Sequence[int] = SIZES,
 ) -> tuple[list[Bar], list[str], dict[str, Any]]:
     """Measures what is asked for; returns bars, tables and data."""
     bars, texts, data = [], [], {}
@@ -204,6 +212,11 @@ def measure(
         found, text, data["layers"] = measure_layers(ROUNDS)
         bars += found
         texts.append(text)
+    if second:
+        numbers, children = _second_process.LAYERS, _second_process.CHILDREN
+        found, text, data["second"] = _second_process.measure(numbers, children)
+        bars += found
+        texts.append(text)
     return bars, texts, data
 
 
@@ -213,13 +226,17 @@ def main() -> None:
     parser.add_argument("--gpt2", action="store_true", help="only the GPT-2 step; writes nothing")
     parser.add_argument("--growth", action="store_true", help="only the growth; writes nothing")
     parser.add_argument("--layers", action="store_true", help="only the layers; writes nothing")
+    parser.add_argument(
+        "--second", action="store_true", help="only second processes; writes nothing"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="of the GPT-2 step (default 15)")
     options = parser.parse_args()
-    every = not (options.gpt2 or options.growth or options.layers)
+    every = not (options.gpt2 or options.growth or options.layers or options.second)
     bars, texts, data = measure(
         gpt2=every or options.gpt2,
         growth=every or options.growth,
         layers=every or options.layers,
+        second=every or options.second,
         rounds=options.rounds,
     )
     if not every:

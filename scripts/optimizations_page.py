@@ -65,9 +65,10 @@ def page() -> str:
 
 def _section(entry: RegistryRow) -> str:
     devices = ", ".join(name for name, row in TABLE.items() if entry.name in row.optimizations)
+    always = " Also where nothing is half." if entry.in_float32 else ""
     return (
         f"## {entry.name}\n\n```text\n{entry.identity}\n```\n\n"
-        f"Why: {entry.why}.\n\nOn: {devices}. In `duotone/{entry.file}`.\n"
+        f"Why: {entry.why}.\n\nOn: {devices}.{always} In `duotone/{entry.file}`.\n"
     )
 
 

@@ -65,6 +65,12 @@ class PaintedProgram:
         return tuple(graph.values[value].given for value in graph.inputs)
 
     @property
+    def changed(self) -> bool:
+        """True if anything is half, or bound in another form than the user wrote."""
+        forms = self.forms.math or self.optimizations.nodes(self.built.graph)
+        return self.painting.changed or bool(forms)
+
+    @property
     def lacks_options(self) -> bool:
         """True if an operation would gain in a ``jit`` with the compiler options of the device."""
         return any(known.lacks_options for known in self.classes.nodes)

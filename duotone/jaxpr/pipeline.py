@@ -231,9 +231,7 @@ def lower_for_values(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callab
 def _rewritten(
     jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram, *, derives: bool = True
 ) -> Callable[..., list[Any]]:
-    if not (
-        painted.painting.changed or painted.forms.math or painted.optimizations.reductions.nodes
-    ):
+    if not painted.changed:
         return _jax.jaxpr_as_fun(jaxpr)
     rewriter = rewriter_of(painted, derives=derives)
     avals = [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]

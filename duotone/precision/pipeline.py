@@ -35,6 +35,7 @@ from duotone.precision.classify.declining import keep_accumulators
 from duotone.precision.context import Background
 from duotone.precision.optimize.free_scales import without_scale
 from duotone.precision.optimize.optimizations import (
+    IN_FLOAT32,
     NO_OPTIMIZATIONS,
     Optimizations,
     find_optimizations,
@@ -144,7 +145,7 @@ def decide(
     graph, painting = _cast_beforehand(graph, classes, painting, weights)
     if not can.takes_optimizations:
         return Decisions(graph, classes, painting, CastPlan((), {}), NO_OPTIMIZATIONS)
-    on = resolved.optimizations
+    on = resolved.optimizations if painting.changed else resolved.optimizations & IN_FLOAT32
     optimizations, painting = find_optimizations(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
     plan = plan_casts(graph, classes, painting, on)

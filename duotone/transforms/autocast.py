@@ -308,7 +308,7 @@ def explain(
         painted = paint(traced.jaxpr, merged, half, chosen=chosen, site=site)
     record = record_of(painted, collection)
     left = ""
-    if painted.painting.changed:
+    if painted.changed:
         left = leaves_backward(painted.resolved, painted.forms, painted.optimizations)
         left = left or backward.leaves_backward(traced.jaxpr)
     name = OFF if half is None else half.name

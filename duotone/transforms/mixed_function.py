@@ -145,7 +145,7 @@ class FunctionSettings:
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
                 run = lower(traced.jaxpr, painted)
-                if painted.painting.changed and not leaves_backward(
+                if painted.changed and not leaves_backward(
                     painted.resolved, painted.forms, painted.optimizations
                 ):
                     both = functools.partial(rewritten, painted.given)

@@ -18,6 +18,7 @@ from benchmarks import (
     _deep_nets,
     _painter_rows,
     _readme,
+    _second_process,
     _stages,
     optimizer_overhead,
     painter,
@@ -90,6 +91,19 @@ def test_first_lowering_by_layers():
     assert len(bars) == 4
     assert set(data["1"]) == set(_deep_nets.FORMS)
     assert all(name in text for name in _deep_nets.FORMS)
+
+
+@pytest.mark.slow
+def test_second_processes_find_their_programs():
+    bars, text, data = _second_process.measure([1], children=1)
+    assert len(bars) == 4
+    assert set(data["1"]) == set(_deep_nets.FORMS)
+    assert "over float32, Adam" in text
+
+
+@pytest.mark.slow
+def test_first_processes_find_nothing(tmp_path):
+    assert not _second_process.load("float32", 1, str(tmp_path))["found"]
 
 
 def test_exponent_of_a_line_is_one():

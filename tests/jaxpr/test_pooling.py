@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from jax import lax
 
+import duotone
+from duotone import _jax
 from duotone.devices.table import TABLE
+from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.pipeline import lower_for_values, paint_jaxpr
 from duotone.jaxpr.rules import pooling
-from tests.jaxpr.test_windows import CPU, rewritten
+from tests.jaxpr.test_windows import CPU, rewritten, running
 
 REDUCTIONS = {"max": (lax.max, -jnp.inf), "min": (lax.min, jnp.inf), "sum": (lax.add, 0.0)}
 PRIMITIVES = ("reduce_window", "select_and_scatter")
@@ -59,6 +63,30 @@ def test_windows_and_their_gradients(
         program, (found,) = rewritten(function, x, forms=CPU)
         np.testing.assert_allclose(found, function(x), rtol=1e-6, atol=1e-6)
         assert not any(primitive in program for primitive in PRIMITIVES)
+
+
+def test_programs_without_half_run_by_such_forms_and_no_others() -> None:
+    function = gradient(pool("max", (1, 3, 3, 1), (1, 2, 2, 1), "SAME"))
+    x, at = values((2, 9, 8, 3)), jnp.arange(4)
+
+    def both(x: Any) -> Any:
+        picked = jax.grad(lambda rows: jnp.sum(rows[at, at - 3] ** 2))(x[0, :, 0])
+        return function(x), picked  # optimization one_hot was chosen for mixed programs
+
+    jaxpr = jax.make_jaxpr(both)(x)
+    as_written = str(jax.make_jaxpr(_jax.jaxpr_as_fun(jaxpr))(x))
+    for removed in ((), ("pooling",)):
+        policy = duotone.Policy(optimizations_remove=removed)
+        painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=CPU)
+        run = lower_for_values(jaxpr, painted)
+        program = jax.make_jaxpr(run)(x)
+        by_forms = not any(primitive in running(program) for primitive in PRIMITIVES)
+        assert painted.changed == by_forms == (not removed)
+        assert by_forms or str(program) == as_written
+        for found, wanted in zip(run(x), both(x), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    seen = duotone.explain(both, x, dtype="bfloat16").summary
+    assert (seen.operations_half, set(seen.optimizations)) == (0, {"pooling"})
 
 
 @pytest.mark.parametrize("size", [(11,), (4, 5, 6)])

@@ -36,6 +36,7 @@ class RegistryRow:
         of: the trait of the nodes for which ``match`` is called.
         layer: the part of an operation that it changes.
         elsewhere: the file of an entry without a match.
+        in_float32: whether a program in which nothing is half gains from it too.
     """
 
     name: str
@@ -45,6 +46,7 @@ class RegistryRow:
     of: Trait | None = None
     layer: Layer = Layer.RESULT
     elsewhere: str = ""
+    in_float32: bool = False
 
     @property
     def file(self) -> str:
@@ -144,6 +146,7 @@ REGISTRY = (
         "XLA's CPU backend computes such a convolution one product at a time, in float32 too",
         convolutions.match_channelwise,
         Trait.CONTRACTS,
+        in_float32=True,
     ),
     RegistryRow(
         "padded_images",
@@ -152,6 +155,7 @@ REGISTRY = (
         "that",
         convolutions.match_padded,
         Trait.CONTRACTS,
+        in_float32=True,
     ),
     RegistryRow(
         "transposed_convolutions",
@@ -160,6 +164,7 @@ REGISTRY = (
         "cuDNN has kernels for these, where XLA would write the zeros and multiply by them",
         convolutions.match_spread,
         Trait.CONTRACTS,
+        in_float32=True,
     ),
     RegistryRow(
         "dilated_filters",
@@ -167,6 +172,7 @@ REGISTRY = (
         "XLA fills dilated filters with zeros where padding is uneven: 513 elements in place of 2",
         convolutions.match_uneven,
         Trait.CONTRACTS,
+        in_float32=True,
     ),
     RegistryRow(
         "dilated_gradients",
@@ -175,6 +181,7 @@ REGISTRY = (
         "XLA has cuDNN compute it as a convolution whose window is as large as the image",
         convolutions.match_dilated_gradient,
         Trait.CONTRACTS,
+        in_float32=True,
     ),
     RegistryRow(
         "pooling",
@@ -183,6 +190,7 @@ REGISTRY = (
         "XLA's CPU backend reduces one window at a time",
         convolutions.match_pooling,
         Trait.POOLS,
+        in_float32=True,
     ),
     RegistryRow(
         "weight_gradients",
@@ -258,6 +266,8 @@ OF_ANY_PAINTER = frozenset(
     "pooling weight_gradients materialize_widened materialize_parts".split()
 )
 """The optimizations that do not depend on duotone's own painter."""
+IN_FLOAT32 = frozenset(entry.name for entry in REGISTRY if entry.in_float32)
+"""The optimizations of a program in which nothing is half."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
