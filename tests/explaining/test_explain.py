@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone import Explanation, Policy, explain
+from duotone import Explanation, Policy, _jax, explain
 from duotone.errors import (
     ArgumentError,
     ArgumentTypeError,
     PolicyError,
     UnknownOperationError,
 )
+from duotone.jaxpr.running.inside import same_program
+from duotone.jaxpr.running.jaxprs import programs_in
 from duotone.precision.rules import Rule
 
 X, W = np.ones((12, 8), np.float32), np.ones((8, 16), np.float32)
@@ -235,6 +237,27 @@ def test_print_is_an_overview() -> None:
     text = str(explain(_model, X, W, dtype="float16"))
     for part in ("scope", "full by", "layer", "FLOPs in half"):
         assert part in text
+
+
+def test_a_primitive_with_a_program_next_to_other_objects() -> None:
+    """Equinox puts all that is static of a call into one tuple: jaxprs, strings, objects."""
+    holder = _jax.Primitive("holder")
+    holder.def_impl(lambda x, **_: x)
+    holder.def_abstract_eval(lambda x, **_: x)
+    _jax.mlir.register_lowering(
+        holder, _jax.mlir.lower_fun(lambda x, **_: x, multiple_results=False)
+    )
+    program = jax.make_jaxpr(jnp.sin)(1.0)
+
+    def loss(x: Any) -> Any:
+        return holder.bind(x @ x, static=("name", (object(), program), program))
+
+    x = np.ones((8, 8), np.float32)
+    seen = explain(loss, x, dtype="bfloat16", policy=Policy(ignore_performance=True))
+    assert [o.paint for o in seen.operations if o.operation == "dot_general"] == ["half"]
+    (eqn,) = [e for e in jax.make_jaxpr(loss)(x).eqns if e.primitive is holder]
+    assert list(programs_in(eqn)) == [program, program]
+    assert same_program(jax.make_jaxpr(loss)(x), jax.make_jaxpr(loss)(x))
 
 
 def test_an_empty_function() -> None:

@@ -320,3 +320,28 @@ def test_gradients_are_as_good_as_float32s(name: str, outside: bool, half: str) 
 
     inner = jax.grad(autocast(function), argnums=tuple(range(len(args))))
     check(gradient, inner if outside else autocast(gradient), args)
+
+
+def training(key: Any, xs: Any, unchanged: bool) -> Any:
+    """Steps of a network whose first weights are orthogonal; the program makes them."""
+    keys, first = jax.random.split(key), jax.nn.initializers.orthogonal()
+
+    def step(weights: Any, x: Any) -> Any:
+        def error(weights: Any) -> Any:
+            return jnp.mean((jnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
+
+        loss, gradients = jax.value_and_grad(error)(weights)
+        moved = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+        return (weights if unchanged else moved), loss
+
+    return lax.scan(step, (first(keys[0], (16, 32)), first(keys[1], (32, 16))), xs)
+
+
+@pytest.mark.parametrize("unchanged", [False, True])
+def test_weights_that_only_start_at_a_solve_are_half(unchanged: bool) -> None:
+    arguments = jax.random.key(0), _normal(6, 3, 40, 16), unchanged
+    seen = duotone.explain(training, *arguments, dtype="bfloat16", policy=FORCE)
+    dots = [o for o in seen.operations if o.operation == "dot_general"]
+    assert len(dots) == 5
+    reads_a_result = [o for o in dots if o.rule == "solve"]
+    assert bool(reads_a_result) == unchanged, [(o.paint, o.rule) for o in dots]

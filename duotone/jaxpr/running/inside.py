@@ -162,6 +162,8 @@ def same_program(one: Any, other: Any) -> bool:
     """
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same_program, one, other))
+    if not _jax.holds_jaxpr(one):  # another object in a tuple with programs
+        return not _jax.holds_jaxpr(other)
     mine, theirs = _jax.open_jaxpr(one), _jax.open_jaxpr(other)
     if len(mine.eqns) != len(theirs.eqns) or _types(mine.invars) != _types(theirs.invars):
         return False

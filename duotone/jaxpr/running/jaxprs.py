@@ -29,10 +29,16 @@ def program_of(
 
 
 def programs_in(eqn: _jax.Eqn) -> Iterator[_jax.ClosedJaxpr]:
-    """Yields the jaxprs among the parameters of an equation, in tuples too."""
-    for param in eqn.params.values():
-        if _jax.holds_jaxpr(param):
-            yield from param if isinstance(param, (tuple, list)) else (param,)
+    """Yields the jaxprs among the parameters of an equation, also of tuples with other objects."""
+    return _programs(tuple(eqn.params.values()))
+
+
+def _programs(param: Any) -> Iterator[_jax.ClosedJaxpr]:
+    if isinstance(param, (tuple, list)):
+        for element in param:
+            yield from _programs(element)
+    elif _jax.holds_jaxpr(param):
+        yield param
 
 
 def _are_high(eqns: Sequence[_jax.Eqn]) -> bool:

@@ -27,7 +27,8 @@ and half values. If a network is upstream or downstream, only its dots next to t
   ``partners`` ends there and at sums over elements.
 - A scan over layers with activations carries no state of a solver.
 - A solve of constants and random numbers only (a random orthogonal matrix) magnifies no error. Only
-  the dots that read its result are full.
+  the dots that read its result are full. A state that starts there and that a loop with
+  activations changes is no result of the solve: weights that the program initializes and trains.
 
 An operation solves if its row has the trait :attr:`~duotone.ops.traits.Trait.SOLVES`. Taking it off
 the deny list switches this rule off for it.
@@ -81,7 +82,7 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     downstream |= products
     meeting = (v for i in downstream | sums for v in graph.nodes[i].inputs)
     partners = walks.upstream(meeting, walks.keeps_errors)
-    downstream |= walks.downstream(v for node in exact for v in node.outputs)
+    downstream |= walks.downstream((v for node in exact for v in node.outputs), walks.is_untrained)
     carried = walks.carried(solves)
     gradients = walks.gradients(walks.upstream(operands), partners, solves)
     reasons: dict[int, str] = {}
@@ -125,9 +126,11 @@ class _Walks:
         """Returns the ancestors of values, up to allow operations and nodes that do not pass."""
         return self._walk(values, self._makers, lambda node: node.inputs, passes)
 
-    def downstream(self, values: Iterable[int]) -> set[int]:
-        """Returns the nodes that follow from values, up to allow operations."""
-        return self._walk(values, self._readers, lambda node: node.outputs, lambda _: True)
+    def downstream(
+        self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
+    ) -> set[int]:
+        """Returns the nodes that follow from values, as far as `upstream` walks."""
+        return self._walk(values, self._readers, lambda node: node.outputs, passes)
 
     def upstream_through_products(self, values: Iterable[int]) -> set[int]:
         """Returns the ancestors of values, through matrix products, up to allow operations."""
@@ -319,6 +322,12 @@ class _Walks:
             Trait.ADDS in node.traits and all(value in self._streams for value in node.inputs)
         )
 
+    def is_untrained(self, node: Node) -> bool:
+        """Returns False for a state that a loop with activations changes."""
+        if not is_state(node) or not set(node.inputs).isdisjoint(node.outputs):
+            return True  # no state, or one that each iteration passes on as it is
+        return not self._has_activation(self._graph.bodies_in(node.body))
+
     def carried(self, solves: Iterable[Node]) -> set[int]:
         """Returns all readers of a loop's carry that comes from a solve in the same loop."""
         bodies, found = self._graph.bodies, set[int]()
@@ -342,10 +351,11 @@ class _Walks:
 
     def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
         """Returns True if a loop iterates over layers of a network with activations."""
-        active = any(
-            node.body in inside and Trait.ACTIVATION in node.traits for node in self._nodes
-        )
-        return active and is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
+        layers = is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
+        return layers and self._has_activation(inside)
+
+    def _has_activation(self, bodies: Collection[int]) -> bool:
+        return any(n.body in bodies and Trait.ACTIVATION in n.traits for n in self._nodes)
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:
         """Returns nodes of some bodies that follow from some nodes through values that count."""
