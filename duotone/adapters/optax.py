@@ -203,7 +203,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentTypeError: the state is not of this optimizer.
         """
         wrapped = self._wrapped
-        refuse_other_state(state)
+        refuse_other_state(state, params)
         wrapped.refuse_scaled(grads)
         if is_concrete(state):
             check(state, "apply_gradients")
@@ -243,7 +243,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentError: as for the two methods.
             ArgumentTypeError: as for the two methods.
         """
-        refuse_other_state(state)
+        refuse_other_state(state, params)
         out = self.compute_gradients(loss_fn, params, state, *args, has_aux=has_aux, **kwargs)
 
         def value_fn(given: Any) -> Any:
