@@ -112,7 +112,7 @@ _INFER = [
     *rows(
         Kind.INFER,
         "sqrt",
-        "roots pole keeps_nan",
+        "roots square_root pole keeps_nan",
         "halves the exponent's range",
         f"{TF} Sqrt",
         cost=_EXPENSIVE,

@@ -189,6 +189,7 @@ class Trait(enum.StrEnum):
         "Reciprocal has the range of its operand",
     )
     ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
+    SQUARE_ROOT = ("square_root", "takes the square root", "sqrt", "rsqrt divides by it")
     NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
     FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")
     SUMS = ("sums", "sums up many elements", "reduce_sum", "add adds two operands")

@@ -207,6 +207,12 @@ def gaussian(w: Any, w2: Any, u: Any, x: Any) -> Any:
     return jnp.mean(0.5 * ((m - x) / s) ** 2 + jnp.log(s))
 
 
+def gaussian_squareplus(w: Any, w2: Any, u: Any, x: Any) -> Any:
+    h = jax.nn.relu(x @ w)
+    m, s = h @ w2, jnp.maximum(jax.nn.squareplus(h @ u), 1e-6)
+    return jnp.mean(0.5 * ((m - x) / s) ** 2 + jnp.log(s))
+
+
 def gaussian_logvar(w: Any, w2: Any, u: Any, x: Any) -> Any:
     h = jax.nn.relu(x @ w)
     m, s = h @ w2, h @ u
@@ -456,6 +462,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
     "gan": (gan, (W, W2, X), True),
     "gan softplus": (gan_softplus, (W, W2, X), True),
     "gaussian": (gaussian, (W, W2, U, X), True),
+    "gaussian squareplus": (gaussian_squareplus, (W, W2, U, X), True),
     "gaussian logvar": (gaussian_logvar, (W, W2, U, X), True),
     "gaussian mse": (gaussian_mse, (W, W2, X), True),
     "vae": (vae, (W, W2, U, X), True),

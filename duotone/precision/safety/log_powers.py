@@ -11,6 +11,7 @@ would be all rounding error. Besides, powers that span ten decades do not fit fl
     a dot on the way                  is denied: the logarithm reads it, or a power of it
     an activation or an exponential   ends the walk: a network's last layer before log(softmax(x))
     a choice with such a piece        ends the walk: log(softplus(x)), which is piecewise
+    squareplus                        ends the walk: log(x + sqrt(x * x + 4)) has a bounded slope
     a single number                   ends the walk: the mean over everything, log(mean((x - y)**2))
 
 The walk goes on upstream of a dot: the filter bank reads a power, and the power reads a Fourier
@@ -21,6 +22,8 @@ itself (``diag(x @ x.T)``), is denied if a root reads it through moves, sums and
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Taint
@@ -130,7 +133,9 @@ _ARITHMETIC = frozenset(
 
 def _passes(node: Node, graph: Graph) -> bool:
     """Checks if a relative error of an operand may be one of the result, in a filter or a power."""
-    if _is_activation(node, graph) or (Trait.CHOOSES in node.traits and _is_piecewise(node, graph)):
+    if _is_activation(node, graph) or _is_squareplus(node, graph):
+        return False
+    if Trait.CHOOSES in node.traits and _is_piecewise(node, graph):
         return False
     return not node.traits.isdisjoint(_PASSES)
 
@@ -155,6 +160,45 @@ def _is_piecewise(choice: Node, graph: Graph) -> bool:
         if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
             queue += set(node.inputs).difference(queue)
     return False
+
+
+def _is_squareplus(node: Node, graph: Graph) -> bool:
+    """Checks for ``x + sqrt(x * x + c)`` with a positive constant c, a smooth rectifier."""
+    return any(
+        Trait.SQUARE_ROOT in root.traits
+        and any(
+            _is_positive(graph, constant) and _is_square_of(square, value)
+            for total in _makers(graph, root.inputs)
+            for square, constant in _terms(graph, total)
+        )
+        for root, value in _terms(graph, node)
+    )
+
+
+def _terms(graph: Graph, node: Node) -> list[tuple[Node, int]]:
+    """Returns pairs for a sum of two values: the node that makes one of them, and the other."""
+    if Trait.ADDS not in node.traits or Trait.SUBTRACTS in node.traits or len(node.inputs) != 2:
+        return []
+    pairs = (node.inputs, node.inputs[::-1])
+    return [(made, other) for value, other in pairs for made in _makers(graph, (value,))]
+
+
+def _makers(graph: Graph, values: Iterable[int]) -> list[Node]:
+    producers = (graph.values[value].producer for value in values)
+    return [graph.nodes[index] for index in producers if index >= 0]
+
+
+def _is_positive(graph: Graph, value: int) -> bool:
+    constant = graph.values[value].constant
+    return constant is not None and constant.low > 0.0
+
+
+def _is_square_of(node: Node, value: int) -> bool:
+    """Checks if a node multiplies a value with itself."""
+    if set(node.inputs) != {value}:
+        return False
+    twice = Trait.MULTIPLIES in node.traits and len(node.inputs) == 2
+    return twice or Trait.SQUARES in node.traits or node.attributes.get("exponent") == 2.0
 
 
 _PIECES = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES})
