@@ -196,7 +196,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "log1p",
-        "logarithm activation logs keeps_nan",
+        "logarithm activation logs adds_one keeps_nan",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
         cost=_EXPENSIVE,

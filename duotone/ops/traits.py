@@ -256,6 +256,7 @@ class Trait(enum.StrEnum):
         "log",
         "asinh, through which audio models read no power",
     )
+    ADDS_ONE = ("adds_one", "takes the logarithm of its operand plus 1", "log1p", "log adds none")
     LOGS = (
         "logs",
         "takes a logarithm, also of its operand plus one or of sums",
