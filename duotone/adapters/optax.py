@@ -30,7 +30,7 @@ import optax
 from jax.core import Tracer
 
 from duotone.adapters import ENABLE
-from duotone.adapters.trees import check_differentiable, check_every_gradient
+from duotone.adapters.trees import check_differentiable, check_every_gradient, trained
 from duotone.adapters.wrapped import Minimized, Wrapped, refuse_other_state
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy.arguments import is_off
@@ -203,7 +203,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentTypeError: the state is not of this optimizer.
         """
         wrapped = self._wrapped
-        refuse_other_state(state)
+        refuse_other_state(state, params)
         wrapped.refuse_scaled(grads)
         if is_concrete(state):
             check(state, "apply_gradients")
@@ -228,7 +228,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
-            params: the parameters.
+            params: the parameters. `loss_fn` gets the fast ones of ``optax.LookaheadParams``.
             state: the state of this optimizer.
             *args: further arguments of `loss_fn`.
             has_aux: whether `loss_fn` returns a pair.
@@ -243,11 +243,12 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentError: as for the two methods.
             ArgumentTypeError: as for the two methods.
         """
-        refuse_other_state(state)
-        out = self.compute_gradients(loss_fn, params, state, *args, has_aux=has_aux, **kwargs)
+        refuse_other_state(state, params)
+        fast = trained(params)
+        out = self.compute_gradients(loss_fn, fast, state, *args, has_aux=has_aux, **kwargs)
 
         def value_fn(given: Any) -> Any:
-            loss = loss_fn(in_dtypes_of(params, given), *args, **kwargs)
+            loss = loss_fn(in_dtypes_of(fast, given), *args, **kwargs)
             return loss[0] if has_aux else loss
 
         extra = {**self._wrapped.offer(value_fn=value_fn), **(extra_args or {})}

@@ -46,7 +46,7 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     Raises:
         ArgumentError: names the first leaf.
     """
-    params = _trained(params)
+    params = trained(params)
     if params is None:
         return None
     leaves = tree_leaves_with_path(grads)
@@ -75,7 +75,7 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
     Raises:
         ArgumentError: names the first leaf.
     """
-    known = {keystr(path): leaf for path, leaf in tree_leaves_with_path(_trained(params))}
+    known = {keystr(path): leaf for path, leaf in tree_leaves_with_path(trained(params))}
     for path, update in tree_leaves_with_path(updates):
         param = known.get(keystr(path), update)
         if jnp.shape(update) != jnp.shape(param):
@@ -96,7 +96,7 @@ def check_every_gradient(grads: Any, params: Any) -> None:
         ArgumentError: names the first leaf.
     """
     have = {keystr(path) for path, _ in tree_leaves_with_path(grads)}
-    for path, _ in tree_leaves_with_path(_trained(params)):
+    for path, _ in tree_leaves_with_path(trained(params)):
         if keystr(path) not in have:
             raise ArgumentError(
                 f"apply_gradients: leaf {_leaf_name('params', path)} of the parameters has no "
@@ -141,7 +141,7 @@ def _examples(leaves: Any, known: dict[str, Any]) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-def _trained(params: Any) -> Any:
+def trained(params: Any) -> Any:
     """Returns the parameters that have gradients."""
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 

@@ -257,10 +257,19 @@ class Wrapped:
         self._thread.pending = pending
 
 
-def refuse_other_state(state: Any) -> None:
-    """Refuses what is not the state of a wrapped optimizer itself."""
+def refuse_other_state(state: Any, params: Any = None) -> None:
+    """Refuses what is not the state of a wrapped optimizer itself.
+
+    It also finds the order of arguments of Optax's ``update``, with the state before `params`.
+    """
     if isinstance(state, MixedPrecisionState):
         return
+    if isinstance(params, MixedPrecisionState):
+        raise ArgumentTypeError(
+            "the state comes before the parameters, as in Optax's update; this method takes the "
+            "parameters first: minimize(loss_fn, params, state), apply_gradients(grads, params, "
+            "state)."
+        )
     remedy = (
         "Make it with opt.init(params); a state of the bare optimizer, from a checkpoint of "
         "before, goes inside: opt.init(params)._replace(inner=state)."

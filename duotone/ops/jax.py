@@ -112,7 +112,7 @@ _INFER = [
     *rows(
         Kind.INFER,
         "sqrt",
-        "roots pole keeps_nan",
+        "roots square_root pole keeps_nan",
         "halves the exponent's range",
         f"{TF} Sqrt",
         cost=_EXPENSIVE,
@@ -196,7 +196,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "log1p",
-        "logarithm activation logs keeps_nan",
+        "logarithm activation logs adds_one keeps_nan",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
         cost=_EXPENSIVE,

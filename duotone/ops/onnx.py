@@ -116,7 +116,7 @@ _INFER = [
     *rows(
         Kind.INFER,
         "Sqrt",
-        "roots pole keeps_nan",
+        "roots square_root pole keeps_nan",
         "halves the exponent's range",
         f"{TF} Sqrt",
         interval="sqrt",

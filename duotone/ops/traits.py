@@ -189,6 +189,7 @@ class Trait(enum.StrEnum):
         "Reciprocal has the range of its operand",
     )
     ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
+    SQUARE_ROOT = ("square_root", "takes the square root", "sqrt", "rsqrt divides by it")
     NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
     FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")
     SUMS = ("sums", "sums up many elements", "reduce_sum", "add adds two operands")
@@ -255,6 +256,7 @@ class Trait(enum.StrEnum):
         "log",
         "asinh, through which audio models read no power",
     )
+    ADDS_ONE = ("adds_one", "takes the logarithm of its operand plus 1", "log1p", "log adds none")
     LOGS = (
         "logs",
         "takes a logarithm, also of its operand plus one or of sums",

@@ -58,6 +58,16 @@ def test_an_object_is_refused_and_the_advice_helps(name):
     assert duotone.nnx.autocast(touch, dtype="float16")(thing).shape == (8, 8)
 
 
+def test_the_advice_for_gradients_helps():
+    def loss(model, x):
+        return jnp.mean(model(x) ** 2)
+
+    with pytest.raises(ArgumentTypeError, match=r"nnx\.value_and_grad\(\.\.\.\)\) instead"):
+        duotone.value_and_grad(loss, dtype="bfloat16")(linear(), X)
+    _, grads = duotone.nnx.autocast(nnx.value_and_grad(loss), dtype="bfloat16")(linear(), X)
+    assert grads["kernel"].dtype == jnp.float32
+
+
 def test_the_message_says_where_it_is():
     fast = duotone.autocast(touch, dtype="float16")
     with pytest.raises(ArgumentTypeError, match=r"touch\): argument 1\['models'\]\[0\] is a Flax"):

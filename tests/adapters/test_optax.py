@@ -254,6 +254,17 @@ def test_lookahead():
     same_bits(state.inner, other.inner)
 
 
+def test_minimize_with_lookahead_gives_the_loss_its_fast_parameters():
+    tx = enable(optax.lookahead(optax.sgd(0.1), sync_period=2, slow_step_size=0.5), dtype="float32")
+    fast, batches = problem()
+    params = optax.LookaheadParams.init_synced(fast)
+    done = tx.minimize(loss_fn, params, tx.init(params), batches[0])
+    out = tx.compute_gradients(loss_fn, fast, tx.init(params), batches[0])
+    new, _ = tx.apply_gradients(out, params, tx.init(params))
+    same_bits(done.params, new)
+    assert isinstance(done.params, optax.LookaheadParams)
+
+
 @pytest.mark.parametrize("half", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", ["momentum", "adam", "muon", "sam", "accumulated", "lbfgs", "plateau"]

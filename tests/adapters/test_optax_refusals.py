@@ -219,6 +219,15 @@ def test_the_state_of_the_bare_optimizer(method):
     call(tx.init(PARAMS)._replace(inner=bare))
 
 
+def test_the_state_before_the_parameters():
+    tx, params = enable(optax.sgd(0.1)), {"w": jnp.ones(3)}
+    state = tx.init(params)
+    with pytest.raises(ArgumentTypeError, match=r"first: minimize\(loss_fn, params, state"):
+        tx.minimize(lambda p: jnp.sum(p["w"]), state, params)
+    with pytest.raises(ArgumentTypeError, match=r"apply_gradients\(grads, params, state\)"):
+        tx.apply_gradients(params, state, params)
+
+
 def test_the_state_of_another_optimizer():
     tx = adam()
     other = enable(optax.sgd(0.1, momentum=0.9), dtype="float16").init(PARAMS)

@@ -207,6 +207,27 @@ def gaussian(w: Any, w2: Any, u: Any, x: Any) -> Any:
     return jnp.mean(0.5 * ((m - x) / s) ** 2 + jnp.log(s))
 
 
+def gaussian_squareplus(w: Any, w2: Any, u: Any, x: Any) -> Any:
+    h = jax.nn.relu(x @ w)
+    m, s = h @ w2, jnp.maximum(jax.nn.squareplus(h @ u), 1e-6)
+    return jnp.mean(0.5 * ((m - x) / s) ** 2 + jnp.log(s))
+
+
+def cauchy(w: Any, w2: Any, x: Any) -> Any:
+    return jnp.mean(jnp.log1p(0.5 * (jax.nn.relu(x @ w) @ w2 - x) ** 2))
+
+
+def student(w: Any, w2: Any, u: Any, x: Any) -> Any:
+    h = jax.nn.relu(x @ w)
+    z = (h @ w2 - x) / jax.nn.softplus(h @ u)
+    return jnp.mean(2 * jnp.log(1 + z**2 / 3))
+
+
+def student_neighbours(w: Any, w2: Any, x: Any) -> Any:
+    h = jax.nn.relu(x @ w) @ w2
+    return -jnp.mean(jnp.log(1 / (1 + jnp.sum((h[:, None] - h[None]) ** 2, -1))))
+
+
 def gaussian_logvar(w: Any, w2: Any, u: Any, x: Any) -> Any:
     h = jax.nn.relu(x @ w)
     m, s = h @ w2, h @ u
@@ -456,6 +477,10 @@ NETWORKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
     "gan": (gan, (W, W2, X), True),
     "gan softplus": (gan_softplus, (W, W2, X), True),
     "gaussian": (gaussian, (W, W2, U, X), True),
+    "gaussian squareplus": (gaussian_squareplus, (W, W2, U, X), True),
+    "cauchy": (cauchy, (W, W2, X), True),
+    "student": (student, (W, W2, U, X), True),
+    "student neighbours": (student_neighbours, (W, W2, X), True),
     "gaussian logvar": (gaussian_logvar, (W, W2, U, X), True),
     "gaussian mse": (gaussian_mse, (W, W2, X), True),
     "vae": (vae, (W, W2, U, X), True),
@@ -509,3 +534,20 @@ def test_a_network_keeps_its_half_dots(name: str, half: str) -> None:
         full = [o for o in found if o.paint != "half"]
         assert len(found) > len(full)
         assert len(full) <= SHORT.get(name, 0), [(o.rule, str(o.source)) for o in full]
+
+
+SPECTRA: dict[str, Callable[..., Any]] = {
+    "two squares": lambda w, u, x: jnp.log1p((x @ w) ** 2 + (x @ u) ** 2),
+    "one square": lambda w, u, x: jnp.log1p((x @ w) ** 2),
+    "a bank": lambda w, u, x: jnp.log(1 + ((x @ w) ** 2) @ jnp.abs(u)),
+    "steep": lambda w, u, x: jnp.log1p(1e4 * (x @ w - jnp.tanh(x)) ** 2),
+    "around its mean": lambda w, u, x: jnp.log1p((x @ w - jnp.mean(x @ w, 1, keepdims=True)) ** 2),
+    "no constant": lambda w, u, x: jnp.log(jnp.mean((x @ w - jnp.tanh(x)) ** 2, -1)),
+    "crosses 0": lambda w, u, x: jnp.log(jnp.maximum(x @ w + jnp.sqrt((x @ w) ** 2 + 4) / 2, 1e-6)),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_a_power_before_a_logarithm_keeps_its_float32_dots(name: str) -> None:
+    found = dots(SPECTRA[name], (W, U, X), "bfloat16")
+    assert {o.rule for o in found} == {"log_power"}

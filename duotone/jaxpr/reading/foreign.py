@@ -24,8 +24,9 @@ from duotone.jaxpr.modules import nnx_classes, nnx_object_in
 from duotone.jaxpr.reading.signature import describe_argument
 
 _USE = (
-    "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), duotone.nnx.explain(...) "
-    "instead of duotone.explain(...)"
+    "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), "
+    "duotone.nnx.autocast(nnx.value_and_grad(...)) instead of duotone.value_and_grad(...), "
+    "duotone.nnx.explain(...) instead of duotone.explain(...)"
 )
 
 
