@@ -259,7 +259,7 @@ _DENY = [
     ),
     *rows(
         Kind.DENY,
-        "sinh cosh+nonzero asin+pole acos+pole acosh+pole atanh+pole atan2",
+        "sinh cosh+nonzero asin+pole+steep acos+pole+steep acosh+pole+steep atanh+pole+steep atan2",
         "keeps_nan",
         _LOW_BITS,
         _LOW_BITS_SOURCE,

@@ -269,6 +269,7 @@ class Trait(enum.StrEnum):
         "rsqrt",
         "tanh makes errors smaller",
     )
+    STEEP = ("steep", "has an infinite slope at an end of its domain", "acos", "atan")
     NONZERO = (
         "nonzero",
         "is far from 0 where its operand is near 0: small errors stay small relative to it",

@@ -51,7 +51,7 @@ class Rule(enum.StrEnum):
     ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
     DISTANCE = (
         "distance",
-        "part of a squared distance, or of what an average leaves: large terms nearly cancel",
+        "part of a squared distance, or the rest of an average or projection: terms nearly cancel",
     )
     CARRY = (
         "carry",

@@ -41,6 +41,15 @@ def gate_inside(w: Any, x: Any) -> Any:
     return lax.scan(step, jnp.zeros_like(x[0]), x)[1]
 
 
+def growth(w: Any, x: Any) -> Any:
+    """The value of a portfolio: each step multiplies it by one plus a return."""
+
+    def step(value: Any, factor: Any) -> Any:
+        return value * factor, value * factor
+
+    return lax.scan(step, jnp.ones_like(x[0]), 1 + 0.01 * (x @ w))[1]
+
+
 def matrix_state(w: Any, x: Any) -> Any:
     """Gated linear attention."""
 
@@ -69,7 +78,7 @@ def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.value_and_grad(lambda w, x: jnp.mean(function(w, x) ** 2))
 
 
-PROGRAMS = [recurrence, gate_inside, matrix_state, associative, running]
+PROGRAMS = [recurrence, gate_inside, matrix_state, associative, running, growth]
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -75,6 +75,21 @@ def grouped(w: Any, places: Any) -> Any:
     return jnp.sum(jnp.exp(-jnp.sum(apart**2, -1)) * jnp.sum(layer**2, -1))
 
 
+def blend(w: Any, places: Any) -> Any:
+    """A forecast between two given ones, and its error."""
+    weight = jax.nn.sigmoid(network(w, X.astype(w.dtype))[:, :3])
+    return jnp.mean((weight * (places + 280) + (1 - weight) * (places[::-1] + 280) - 300) ** 2)
+
+
+def corners(w: Any, places: Any) -> Any:
+    """Two blends along one axis, and one along the other."""
+    one, other = jnp.split(jax.nn.sigmoid(network(w, X.astype(w.dtype))[:, :6]), 2, axis=-1)
+    near, far = places + 280, places[::-1] + 280
+    left = one * near + (1 - one) * jnp.roll(near, 1, 0)
+    right = one * far + (1 - one) * jnp.roll(far, 1, 0)
+    return jnp.mean((other * left + (1 - other) * right - near) ** 2)
+
+
 PROGRAMS: list[tuple[Callable[..., Any], Any]] = [
     (atoms, PLACES),
     (edges, PLACES),
@@ -82,6 +97,8 @@ PROGRAMS: list[tuple[Callable[..., Any], Any]] = [
     (forecast, STATES),
     (joined, PLACES),
     (grouped, PLACES),
+    (blend, PLACES),
+    (corners, PLACES),
 ]
 LIMITS = {"float16": 1e-3, "bfloat16": 8e-3}
 
@@ -127,7 +144,16 @@ def neighbours(w: Any, x: Any) -> Any:
     return jnp.sum(jax.nn.relu((x[1:] - x[:-1]) @ w[2]))
 
 
-@pytest.mark.parametrize("function", [stream, moving_average, neighbours])
+def gated(w: Any, x: Any) -> Any:
+    """A recurrent network: its new state is a blend, but only the old one is exact."""
+    state = x
+    for own in w:
+        kept = jax.nn.sigmoid(x @ own)
+        state = kept * state + (1 - kept) * jnp.tanh(state @ own)
+    return jnp.mean((state @ w[0] - X) ** 2)
+
+
+@pytest.mark.parametrize("function", [stream, moving_average, neighbours, gated])
 def test_what_is_no_displacement_is_decided_as_before(function: Callable[..., Any]) -> None:
     seen = duotone.explain(jax.grad(function), W, X, dtype="bfloat16").operations
     assert "position" not in {o.rule for o in seen}

@@ -54,3 +54,32 @@ def test_arithmetic_between_the_dots_is_float32() -> None:
     assert {"dot_general", "mul"} <= reasons
     halves = [o.operation for o in seen if o.paint == "half" and o.rule == "allow"]
     assert halves == ["dot_general"] * 3  # the forward pass
+
+
+def value_of_bins(w: Any, x: Any) -> Any:
+    """The mean of a distribution over bins from -485,165,194 to 485,165,194 (DreamerV3)."""
+    steps = jnp.linspace(-20, 20, 64)
+    bins = jnp.sign(steps) * (jnp.exp(jnp.abs(steps)) - 1)
+    return jax.nn.softmax(x @ w) @ bins[:, None]
+
+
+BINS = jax.random.normal(jax.random.key(2), (32, 64))
+
+
+def test_a_dot_of_numbers_from_counters_is_finite() -> None:
+    want = reference(value_of_bins, BINS, X)
+    assert relative(mixed(value_of_bins, "float16", BINS, X), want) < 0.01
+    without = mixed(value_of_bins, "float16", BINS, X, rules_remove={"overflow"})
+    assert not np.isfinite(without).all()
+
+
+def test_a_mask_from_counters_keeps_its_dots_half() -> None:
+    def attention(w: Any, x: Any) -> Any:
+        places = jnp.arange(x.shape[0])
+        mask = jnp.where(places[:, None] >= places, 0.0, -1e9)
+        far = -1.0 * jnp.abs(places[:, None] - places) * 1000.0
+        return jax.nn.softmax((x @ w) @ x.T + mask + far) @ x
+
+    seen = duotone.explain(attention, W[0], X, dtype="float16").operations
+    dots = [o.paint for o in seen if o.operation == "dot_general"]
+    assert dots == ["half"] * 3

@@ -48,6 +48,45 @@ def test_a_rest_is_as_exact_as_its_value(function: Callable[..., Any], half: str
     assert relative(without, want) > 8 * limit
 
 
+BASIS = jnp.linalg.qr(jax.random.normal(jax.random.key(3), (16, 8)))[0]
+FLAT = 10 * X @ BASIS @ BASIS.T + 0.05 * X
+"""Points near a plane: an anomaly is what the projection on the plane leaves."""
+
+
+def anomaly(basis: Any, x: Any) -> Any:
+    return x - (x @ basis) @ basis.T
+
+
+def anomaly_of_matrices(basis: Any, x: Any) -> Any:
+    """The projection is weighted, and the points are columns."""
+    weights = jnp.sum(basis**2, 0)[:, None]
+    return x.T - basis @ (weights * (basis.T @ x.T))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [anomaly, anomaly_of_matrices])
+def test_what_a_projection_leaves_is_as_exact_as_its_value(
+    function: Callable[..., Any], half: str
+) -> None:
+    want = reference(function, BASIS, FLAT)
+    assert relative(mixed(function, half, BASIS, FLAT), want) < 1e-4
+    without = mixed(function, half, BASIS, FLAT, rules_remove={"distance"})
+    assert relative(without, want) > 0.02
+
+
+def test_a_short_dot_is_on_the_way_of_a_projection() -> None:
+    short = BASIS[:, :4]
+    assert not duotone.explain(anomaly, short, FLAT, dtype="bfloat16").summary.operations_half
+
+
+def adapter(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (x + (x @ w) @ w.T) @ w
+
+
+def autoencoder(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (x - jnp.tanh(x @ w) @ w.T) @ w
+
+
 def small_step(w: Any, x: Any, b: Any, links: Any) -> Any:
     return (x - 0.1 * (links @ x)) @ w
 
@@ -60,7 +99,7 @@ def two_layers(w: Any, x: Any, b: Any, links: Any) -> Any:
     return (x - jax.nn.relu(links @ x)) @ w
 
 
-@pytest.mark.parametrize("function", [small_step, residual, two_layers])
+@pytest.mark.parametrize("function", [small_step, residual, two_layers, adapter, autoencoder])
 def test_what_cancels_nothing_stays_half(function: Callable[..., Any]) -> None:
     seen = duotone.explain(function, W, X, B, LINKS, dtype="bfloat16")
     assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.terms import moved
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait, Traits
 from duotone.precision.classify.classes import Classes
 from duotone.precision.ranges.decays import find_decays
-from duotone.precision.ranges.find import Ranges
+from duotone.precision.ranges.find import FEW, Ranges
 from duotone.precision.ranges.interval import Interval
 
 POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE, Trait.UNDESCRIBED})
@@ -44,6 +45,69 @@ def find_sensitive(
     ends = frozenset({Trait.NONZERO})
     through_sums = _upstream(graph, classes, logged, ends)
     return through_sums | _upstream(graph, classes, others, ends | _SUMS)
+
+
+def decays_near_constants(graph: Graph, classes: Classes) -> set[int]:
+    """Returns additions of a constant that make a factor of many: ``cumprod(1 + network(x))``."""
+    makers = {_maker(graph, value) for value in find_decays(graph, classes)} - {-1}
+    return {
+        index
+        for index in makers
+        if classes.nodes[index].kind is Kind.INFER
+        and Trait.ADDS in graph.nodes[index].traits
+        and any(graph.values[v].constant is not None for v in graph.nodes[index].inputs)
+    }
+
+
+def _maker(graph: Graph, value: int) -> int:
+    """Returns the node that makes a value, upstream of moves and of the slices of a loop."""
+    index = moved(graph, value).producer
+    while index >= 0 and Trait.ITERATES in graph.nodes[index].traits:
+        index = moved(graph, graph.nodes[index].inputs[0]).producer
+    return index
+
+
+def before_steep(graph: Graph, classes: Classes) -> set[int]:
+    """Returns the arithmetic between the last dots and an operation with an infinite slope.
+
+    At an end of the domain of ``arccos``, half's rounding error of 0.0005 becomes an angle of 0.03,
+    and the gradient is as wrong. The walk ends at sums of many elements, which average errors out,
+    and at sums of results of different dots, which may be a residual stream.
+    """
+    queue = [v for node in graph.nodes if Trait.STEEP in node.traits for v in node.inputs]
+    found, seen = set[int](), set(queue)
+    while queue:
+        producer = graph.values[queue.pop()].producer
+        if producer < 0 or classes.nodes[producer].kind is Kind.ALLOW:
+            continue
+        node = graph.nodes[producer]
+        if classes.nodes[producer].kind is Kind.INFER:
+            found.add(producer)
+        if not _averages(node, graph) and not _joins_dots(node, graph, classes):
+            queue += set(node.inputs) - seen
+            seen.update(node.inputs)
+    return found
+
+
+def _averages(node: Node, graph: Graph) -> bool:
+    """Returns True for sums over an axis of many elements."""
+    read = max((graph.values[v].size for v in node.inputs), default=0)
+    made = graph.values[node.outputs[0]].size
+    return not node.traits.isdisjoint(_SUMS) and made * FEW < read
+
+
+def _joins_dots(node: Node, graph: Graph, classes: Classes) -> bool:
+    """Returns True for sums of two values that follow from different dots."""
+    if Trait.ADDS not in node.traits or len(node.inputs) != 2:
+        return False
+    one, other = (_last_dots(graph, classes, value) for value in node.inputs)
+    return bool(one) and bool(other) and one.isdisjoint(other)
+
+
+def _last_dots(graph: Graph, classes: Classes, value: int) -> set[int]:
+    """Returns the allow operations from which a value follows without another one between."""
+    makers = {graph.values[v].producer for v in _upstream(graph, classes, {value}, frozenset())}
+    return {index for index in makers - {-1} if classes.nodes[index].kind is Kind.ALLOW}
 
 
 def _upstream(graph: Graph, classes: Classes, values: Collection[int], ends: Traits) -> set[int]:

@@ -9,9 +9,15 @@ operation makes it small. An operation does so if
 - its range is known to fit half (a softmax, a sigmoid, a clip),
 - it is an exponential, a logarithm, or a normalization by the operand's own statistics, or
 - it divides by another such value.
+
+Values that follow from constants and counters alone count as well if their range exceeds half
+(``sinh(linspace(-20, 20, 255))``, the bins of a distribution): nothing that a caller passes can
+make them smaller.
 """
 
 from __future__ import annotations
+
+import math
 
 from duotone.graph.graph import UPDATE, Graph, HalfType, Node
 from duotone.ops.entries import PASSIVE, Kind
@@ -65,7 +71,7 @@ def _large_values(classes: Classes, background: Background) -> set[int]:
         and computes_with_large(node, classes.nodes[node.index].listed, graph, half)
         for value in node.outputs
         if not _fits(value, ranges, half)
-    }
+    } | _large_from_counters(graph, ranges, half)
     before = -1
     while found and len(found) > before:
         before = len(found)
@@ -73,6 +79,29 @@ def _large_values(classes: Classes, background: Background) -> set[int]:
             if not found.isdisjoint(node.inputs) and _passes(node, found, graph):
                 found.update(v for v in node.outputs if not _fits(v, ranges, half))
     return {value for value in found if graph.values[value].paintable}
+
+
+def _large_from_counters(graph: Graph, ranges: Ranges, half: HalfType) -> set[int]:
+    """Returns values beyond half that follow from counters and constants within half alone.
+
+    A constant beyond half may be a mask, which :func:`computes_with_large` knows.
+    """
+    known = {
+        value.index
+        for value in graph.values
+        if value.constant is not None and value.constant.largest <= half.largest
+    }
+    found = set[int]()
+    for node in graph.nodes:
+        if known.issuperset(node.inputs) and Trait.UNDESCRIBED not in node.traits:
+            known.update(node.outputs)
+            found.update(v for v in node.outputs if _exceeds(v, ranges, half))
+    return found
+
+
+def _exceeds(value: int, ranges: Ranges, half: HalfType) -> bool:
+    interval = ranges.of(value)
+    return interval is not None and half.largest < bound(interval) < math.inf
 
 
 def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:

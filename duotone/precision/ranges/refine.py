@@ -30,7 +30,12 @@ from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.context import Background
-from duotone.precision.ranges.cancellation import POLES, find_sensitive
+from duotone.precision.ranges.cancellation import (
+    POLES,
+    before_steep,
+    decays_near_constants,
+    find_sensitive,
+)
 from duotone.precision.ranges.find import FEW, Ranges, is_sum_of_few
 from duotone.precision.ranges.interval import Interval, bound, words
 from duotone.precision.ranges.large_constants import keep_dots_of_large
@@ -55,7 +60,9 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     """Denies saturating functions whose distance from the limit matters: ``log(1 - sigmoid(x))``.
 
     Near its limit such a function rounds to the limit in half. Nothing is left of it after the
-    subtraction, nor of its derivative. The gates of a linear recurrence are such functions.
+    subtraction, nor of its derivative. The gates of a linear recurrence are such functions. This
+    stage also denies factors of many that a program adds to a constant, and arithmetic that leads
+    to an operation with an infinite slope (:mod:`duotone.precision.ranges.cancellation`).
 
     Args:
         classes: the class of each node.
@@ -65,6 +72,9 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
         New classes; the same object if there is no such function.
     """
     graph = background.graph
+    denied = dict.fromkeys(before_steep(graph, classes), _STEEP_REASON)
+    denied |= dict.fromkeys(decays_near_constants(graph, classes), _CANCELS_REASON)
+    classes = classes.with_denied(denied, Rule.CANCELLATION, Taint.DOMINANT)
     saturating = [
         node
         for node in graph.nodes
@@ -77,6 +87,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     return classes.with_denied(dict.fromkeys(found, _CANCELS_REASON), Rule.CANCELLATION)
 
 
+_STEEP_REASON = "leads to an arccosine or the like, whose slope is infinite at an end of its domain"
 _CANCELS_REASON = (
     "a logarithm, a division, a running product or the like reads its distance from its limit"
 )

@@ -10,7 +10,8 @@ stream.
 
     exact          values that follow from no half dot, and sums of one of these and something of
                    the same size; also moved, chosen, scaled by one number, or carried by a loop,
-                   and joined with others (coordinates and features in one array)
+                   and joined with others (coordinates and features in one array); and sums of
+                   products with exact values, w * a + (1 - w) * b
     differences    of two exact values of which the program repeats both, or none, and of which it
                    makes none smaller: ``weights - rate * (gradient + decay * weights)`` is a step
     denied         what adds, carries or joins exact numbers upstream of a difference
@@ -55,7 +56,7 @@ def find_displaced(graph: Graph, classes: Classes) -> set[int]:
     denied, seen = set[int](), set[int]()
     while queue:
         value = queue.pop()
-        if value in seen or value not in found.sums:
+        if value in seen or not (value in found.sums or value in found.weighted):
             continue
         seen.add(value)
         node = graph.nodes[graph.values[value].producer]
@@ -71,6 +72,7 @@ class _Exact:
     Attributes:
         exact: all of them.
         sums: those that follow from a half dot too.
+        weighted: products of one of these and something of the same size that is not exact.
     """
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
@@ -86,6 +88,7 @@ class _Exact:
                 break
             carries = kept
         self.sums = self.exact & self._after
+        self.weighted = {v for v in self._after - self.exact if self._is_weighted(v, self.exact)}
 
     def subtracted(self, node: Node) -> Iterator[int]:
         """Yields the operands whose difference a node computes, if both are exact."""
@@ -150,11 +153,24 @@ class _Exact:
             sums = Trait.ADDS in node.traits
             others = [v for v in node.inputs if sums or not is_one(self._graph, v)]
             large = any(v in exact and values[v].size >= size for v in others)
-            return large and (sums or len(others) == 1)
+            blends = sums and all(self._is_weighted(v, exact) for v in others)
+            return blends or (large and (sums or len(others) == 1))
         read = [v for v in node.inputs if values[v].paintable and values[v].constant is None]
         if Trait.PARTS in node.traits and not exact.isdisjoint(read):
             return True
         return not node.traits.isdisjoint(_PASSES) and bool(read) and exact.issuperset(read)
+
+    def _is_weighted(self, value: int, exact: set[int]) -> bool:
+        """Checks if a value is a product with an exact one that is as large and not repeated."""
+        found = moved(self._graph, value)
+        if found.producer < 0 or Trait.MULTIPLIES not in self._graph.nodes[found.producer].traits:
+            return False
+        return any(
+            v in exact
+            and self._graph.values[v].size >= found.size
+            and False in self._may_repeat(v, found.size)
+            for v in self._graph.nodes[found.producer].inputs
+        )
 
 
 def _varies(value: Value) -> bool:

@@ -16,7 +16,8 @@ one, or one for each axis (a separable window).
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
 the two agree to many digits, so a dot that is subtracted from its own operand is full. Its result
 and the operand may be weighted by an array with fewer elements, but by no constant: a small step
-``w - 0.1 * a @ w`` cancels nothing.
+``w - 0.1 * a @ w`` cancels nothing. ``x - (x @ v) @ v.T`` is the rest of a projection. Its last dot
+is subtracted from the operand of an earlier one, so up to three dots in a row are full.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from duotone.precision.safety.dot_operands import Dots
 
 _MOST_TERMS = 8
 """How many sums are looked at, at most: two sets of points and their squares give as many."""
+_MOST_IN_A_ROW = 3
+"""How many dots in a row are looked at, at most: two project a value, and a third one weighs."""
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
 _TERMS = "adds the terms of such a gradient, which may cancel"
@@ -171,16 +174,26 @@ class _Search(Dots):
             return []
         found = list[int]()
         for value, other in (node.inputs, node.inputs[::-1]):
-            dot = self.maker(self._unweighted(value))
-            if dot is None or not self._is_allowed(dot):
-                continue
             origin = self._unweighted(other)
-            if origin in map(self._unweighted, dot.inputs):
-                found.append(dot.index)
-                maker = self.maker(origin)
-                if maker is not None and self.classes.nodes[maker.index].kind is Kind.INFER:
-                    found.append(maker.index)
+            way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
+            maker = self.maker(origin)
+            if way and maker is not None and self.classes.nodes[maker.index].kind is Kind.INFER:
+                way.append(maker)
+            found += [node.index for node in way]
         return found
+
+    def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
+        """Returns the dots in a row that lead from an operand to a value; else empty."""
+        dot = self.maker(self._unweighted(value))
+        if dot is None or Trait.CONTRACTS not in dot.traits or not most:
+            return []
+        if origin in map(self._unweighted, dot.inputs):
+            return [dot]
+        for operand in dot.inputs:
+            way = self._way(origin, operand, most - 1)
+            if way:
+                return [*way, dot]
+        return []
 
     def _unweighted(self, value: int) -> int:
         """Returns the origin of a value, upstream of moves and of weights with fewer elements."""
