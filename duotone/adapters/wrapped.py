@@ -53,6 +53,7 @@ from duotone.scale.skip import (
 )
 from duotone.text.scale_log import StuckAlarm
 from duotone.transforms import autocast as api
+from duotone.transforms.mixed_function import rewrote_anything
 
 logger = logging.getLogger("duotone")
 
@@ -96,6 +97,7 @@ class Wrapped:
         self.healer = Healer(lambda: self.policy, self.functions.repaint)
         self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         self._structures: set[Any] = set()
+        self._warned = False
         self._thread = threading.local()
 
     @property
@@ -199,6 +201,7 @@ class Wrapped:
         scaled = isinstance(grads, ScaledGrad)
         if self.rewrite and not scaled:
             self.healer.unseen("the gradients do not come from compute_gradients or minimize")
+            self._warn_of_float32()
         tree = grads.grads if scaled else grads
         examples = check_gradients(tree, params, "update")
         if scaled:  # optimizers with a line search want these as well
@@ -217,6 +220,18 @@ class Wrapped:
             loss = None  # agreeing on one would cost every step a collective
         used = advance(in_use(state, scaled=self.scales), inner, finite, loss)
         return result, stored(used, state)
+
+    def _warn_of_float32(self) -> None:
+        """Warns once if the gradients are those of a float32 loss, which nothing rewrote."""
+        if self._warned or rewrote_anything() or self.half is None:
+            return
+        self._warned = True
+        logger.warning(
+            "%s: these gradients come from a function that duotone did not rewrite, so training is "
+            "float32. Call opt.minimize(loss_fn, params, state, ...), or take the gradients with "
+            "opt.compute_gradients, duotone.value_and_grad or jax.grad(duotone.autocast(loss_fn)).",
+            ENABLE,
+        )
 
     def offer(self, **extra: Any) -> dict[str, Any]:
         """Returns the extra arguments that the optimizer's ``update`` accepts."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,8 +51,11 @@ from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.policy.regions import switched_off
-from duotone.precision.optimize.convolutions import IN_FLOAT32
-from duotone.precision.optimize.optimizations import NO_OPTIMIZATIONS, Optimizations
+from duotone.precision.optimize.optimizations import (
+    IN_FLOAT32,
+    NO_OPTIMIZATIONS,
+    Optimizations,
+)
 from duotone.precision.removable import BACKWARD
 from duotone.precision.resolved import Resolved
 from duotone.transforms.log_observers import observer
@@ -132,12 +136,14 @@ class FunctionSettings:
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
             site = CallSite(given=(*given, *[Paint.FULL] * count))
+            _PAINTED.set()
             with rewrite_range(self.name):
                 found = paint_for_device(whole, merged, half, chosen=self.chosen, site=site)
                 return self._announced(lower(whole, found), found)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
             site = CallSite(arguments=argument_names(traced, merged), weights=count)
+            _PAINTED.set()
             with rewrite_range(self.name):
                 painted = paint_for_device(
                     traced.jaxpr, merged, half, chosen=self.chosen, site=site
@@ -238,6 +244,15 @@ def leaves_backward(
     if resolved.knows_values:
         return "what is known is of the forward pass"
     return ""
+
+
+_PAINTED = threading.Event()
+"""Set as soon as this process rewrites a function."""
+
+
+def rewrote_anything() -> bool:
+    """Returns True if this process has rewritten a function."""
+    return _PAINTED.is_set()
 
 
 _LINES: set[str] = set()

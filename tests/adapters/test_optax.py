@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
 from duotone.scale import DynamicLossScale, FixedLossScale, NoLossScale, ScaledGrad, skip
 from duotone.scale.optimizer_state import MixedPrecisionState
 from duotone.scale.skip import SkipState, skip_nonfinite
+from duotone.transforms import mixed_function
 from tests.adapters.optimizers import INSIDE, LABELS, MASK, loss_fn, overflowing, problem
 
 
@@ -330,6 +332,31 @@ def test_forward_and_backward_are_rewritten():
     assert len(dots) >= 4  # two forward, the weights' gradients, and the hidden layer's
     assert "f16[12,10]" in text
     assert "f16[8,10]" in text
+
+
+def test_gradients_of_a_float32_loss_are_named_once(monkeypatch, caplog):
+    def loss(w):
+        return jnp.sum((jnp.ones((8, 8)) @ w) ** 2)
+
+    def warnings(rewrites):
+        monkeypatch.setattr(mixed_function, "_PAINTED", threading.Event())
+        caplog.clear()
+        opt = enable(optax.sgd(0.1), dtype="bfloat16")
+        state = opt.init(params)
+        if rewrites:
+            duotone.grad(loss, dtype="bfloat16")(params)
+        for _ in range(2):
+            opt.update(jax.grad(loss)(params), state, params)
+        return [line for line in caplog.messages if "duotone did not rewrite" in line]
+
+    params = jnp.ones((8, 8))
+    assert len(warnings(rewrites=False)) == 1
+    assert not warnings(rewrites=True)
+    plain = enable(optax.sgd(0.1), dtype="float32")
+    monkeypatch.setattr(mixed_function, "_PAINTED", threading.Event())
+    caplog.clear()
+    plain.update(jax.grad(loss)(params), plain.init(params), params)
+    assert not caplog.messages
 
 
 def test_the_update_is_not_rewritten_by_an_autocast_around_the_step():

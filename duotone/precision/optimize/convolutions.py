@@ -32,16 +32,6 @@ from duotone.graph.graph import SWITCHED_OFF, Node
 from duotone.precision.optimize.optimization import Expression, Match, Optimization
 from duotone.precision.optimize.painted_view import View
 
-IN_FLOAT32 = (
-    "channelwise_sums",
-    "padded_images",
-    "pooling",
-    "transposed_convolutions",
-    "dilated_filters",
-    "dilated_gradients",
-)
-"""The optimizations that gain in float32 too, so that a backward pass gains from being painted."""
-
 
 def _of_half(name: str, attribute: str, reason: str) -> Match:
     """Returns a match of half convolutions with an attribute, which the front end lowers."""

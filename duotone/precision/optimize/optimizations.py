@@ -267,7 +267,8 @@ OF_ANY_PAINTER = frozenset(
 )
 """The optimizations that do not depend on duotone's own painter."""
 IN_FLOAT32 = frozenset(entry.name for entry in REGISTRY if entry.in_float32)
-"""The optimizations of a program in which nothing is half."""
+"""The optimizations of a program in which nothing is half. A backward pass gains from them as well,
+so it is painted together with its forward pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
