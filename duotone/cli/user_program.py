@@ -82,7 +82,10 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
     """
     where, colon, name = program.rpartition(":")
     if not colon or not where or not name:
-        raise ArgumentError(f"{program!r}: name a function, as in train.py:step.")
+        file = Path(program)
+        graph = file.is_file() and file.suffix != ".py"
+        hint = f" duotone view {program} shows a graph or a model." if graph else ""
+        raise ArgumentError(f"{program!r}: name a function, as in train.py:step.{hint}")
     sys.argv = [where]  # the script sees a command line without arguments
     found: Any = _module(where)
     for part in name.split("."):

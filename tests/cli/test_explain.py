@@ -176,6 +176,14 @@ def test_what_is_wrong_is_reported(
     assert message in capsys.readouterr().err
 
 
+def test_a_graph_is_for_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, hinted in (("graph.pb", True), ("train.py", False)):
+        (tmp_path / name).touch()
+        with pytest.raises(SystemExit):
+            run(["explain", str(tmp_path / name)])
+        assert ("duotone view" in capsys.readouterr().err) == hinted
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [
