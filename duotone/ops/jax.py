@@ -40,8 +40,8 @@ from duotone.ops.entries import (
 from duotone.ops.jax_moves import CLEAR
 
 LINEAR_ALGEBRA = tuple(
-    "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
-    "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
+    "cholesky cholesky_update lu eig eigh hessenberg householder_product+orthogonal qr+orthogonal "
+    "geqrf geqp3 ormqr schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
     "lu_pivots_to_permutation custom_linear_solve custom_root linear_solve".split()
 )
 """Factorisations and solves, including Lineax's (``linear_solve``) and ``jax.lax.custom_root``,

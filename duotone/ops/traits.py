@@ -176,12 +176,7 @@ class Trait(enum.StrEnum):
         "square",
         "exp raises a constant",
     )
-    SQUARES = (
-        "squares",
-        "multiplies a value with itself",
-        "square",
-        "integer_pow has an exponent, as an attribute",
-    )
+    SQUARES = ("squares", "multiplies a value with itself", "square", "integer_pow has an exponent")
     POWER = (
         "power",
         "raises each element to a power, so that the range of the result is wider",
@@ -353,6 +348,7 @@ class Trait(enum.StrEnum):
         "cholesky",
         "dot_general",
     )
+    ORTHOGONAL = ("orthogonal", "makes an orthogonal matrix", "qr", "cholesky makes a triangle")
     COUNTS = ("counts", "makes a sequence of positions", "iota", "one_hot makes truth values")
 
     # ------------------------------------------------------- nested programs

@@ -536,6 +536,10 @@ def test_a_network_keeps_its_half_dots(name: str, half: str) -> None:
         assert len(full) <= SHORT.get(name, 0), [(o.rule, str(o.source)) for o in full]
 
 
+def of(value: Any, function: Callable[[Any], Any]) -> Any:
+    return function(value)
+
+
 SPECTRA: dict[str, Callable[..., Any]] = {
     "two squares": lambda w, u, x: jnp.log1p((x @ w) ** 2 + (x @ u) ** 2),
     "one square": lambda w, u, x: jnp.log1p((x @ w) ** 2),
@@ -543,6 +547,15 @@ SPECTRA: dict[str, Callable[..., Any]] = {
     "steep": lambda w, u, x: jnp.log1p(1e4 * (x @ w - jnp.tanh(x)) ** 2),
     "around its mean": lambda w, u, x: jnp.log1p((x @ w - jnp.mean(x @ w, 1, keepdims=True)) ** 2),
     "no constant": lambda w, u, x: jnp.log(jnp.mean((x @ w - jnp.tanh(x)) ** 2, -1)),
+    "two signals": lambda w, u, x: jnp.log1p((x @ w - jnp.tanh(x) @ u) ** 2),
+    "a butterfly": lambda w, u, x: of(x @ w, lambda h: jnp.log1p((h[:, ::2] - h[:, 1::2]) ** 2)),
+    "a power and its target": lambda w, u, x: jnp.log1p(((x @ w) ** 2 - x) ** 2),
+    "steep inside": lambda w, u, x: jnp.log1p(((x @ w - jnp.tanh(x)) / 0.01) ** 2),
+    "steep by a root": lambda w, u, x: jnp.log1p(((x @ w - jnp.tanh(x)) / jnp.sqrt(1e-6)) ** 2),
+    "the other sign": lambda w, u, x: jnp.log(-((x @ w - jnp.tanh(x)) ** 2) + 1.0),
+    "steep squareplus": lambda w, u, x: of(x @ w, lambda h: jnp.log(h + jnp.sqrt(h * h + 1e-4))),
+    "squareplus of a power": lambda w, u, x: jnp.log(jax.nn.squareplus((x @ w) ** 2)),
+    "squareplus of a bank": lambda w, u, x: jnp.log(jax.nn.squareplus(((x @ w) ** 2) @ u)),
     "crosses 0": lambda w, u, x: jnp.log(jnp.maximum(x @ w + jnp.sqrt((x @ w) ** 2 + 4) / 2, 1e-6)),
 }
 

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import duotone
-from tests.numerics.oracle import HALVES, reference
+from tests.numerics.oracle import HALVES, mixed, reference, relative
 
 FORCE = duotone.Policy(ignore_performance=True)
 TIMES = 2.0
@@ -345,3 +345,56 @@ def test_weights_that_only_start_at_a_solve_are_half(unchanged: bool) -> None:
     assert len(dots) == 5
     reads_a_result = [o for o in dots if o.rule == "solve"]
     assert bool(reads_a_result) == unchanged, [(o.paint, o.rule) for o in dots]
+
+
+def ridge_of_random_points(key: Any) -> Any:
+    """No argument is a floating point number, but dots make the operands of the solve."""
+    x = jax.random.normal(key, (64, 16), jnp.float32) * 10.0 ** -np.linspace(0, 2, 16)
+    y = x @ jnp.ones((16, 8))
+    return jnp.linalg.solve(x.T @ x + 1e-4 * jnp.eye(16), x.T @ y)
+
+
+def preconditioned(key: Any) -> Any:
+    """The preconditioner is a state of the loop, and the dots are in the iterations (Shampoo)."""
+    points = jax.random.normal(key, (6, 24, 16), jnp.float32)
+
+    def step(state: Any, x: Any) -> Any:
+        weights, second = state
+        gradient = jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) - x) ** 2))(weights)
+        values, vectors = jnp.linalg.eigh(second + 1e-6 * jnp.eye(16))
+        update = (vectors * values**-0.25) @ vectors.T @ gradient
+        return (weights - 0.01 * update, second + gradient @ gradient.T), None
+
+    first = jax.nn.initializers.orthogonal()(key, (16, 16), jnp.float32), jnp.eye(16)
+    return lax.scan(step, first, points)[0]
+
+
+@pytest.mark.parametrize("function", [ridge_of_random_points, preconditioned])
+def test_a_solve_of_results_of_dots_is_float32_without_arguments(
+    function: Callable[..., Any],
+) -> None:
+    key = jax.random.key(1)
+    seen = duotone.explain(function, key, dtype="bfloat16", policy=FORCE)
+    assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"full"}
+
+
+def inverse_in_a_loop(xs: Any) -> Any:
+    """An inverse of constants has large terms that cancel, also where a loop changes it."""
+    side = np.arange(16, dtype=np.float32)
+    matrix = (1 / (side[:, None] + side + 1) + 1e-2 * np.eye(16)).astype(np.float32)
+    first = jnp.linalg.inv(jnp.asarray(matrix, xs.dtype))
+
+    def step(inverse: Any, x: Any) -> Any:
+        z = jnp.tanh(x)
+        return inverse * (1 - 1e-6 * jnp.mean(z)), jnp.mean((z @ matrix) @ inverse * z)
+
+    return lax.scan(step, first, xs)[1]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_state_that_starts_at_an_inverse_is_as_good_as_float32(half: str) -> None:
+    points = _normal(6, 3, 40, 16)
+    want = reference(inverse_in_a_loop, points)
+    assert relative(mixed(inverse_in_a_loop, half, points), want) < 1e-5
+    without = mixed(inverse_in_a_loop, half, points, rules_remove={"solve"})
+    assert relative(without, want) > 1e-4

@@ -26,9 +26,10 @@ and half values. If a network is upstream or downstream, only its dots next to t
 - A linear chain ends at the sum with another value that comes from dots (a residual stream).
   ``partners`` ends there and at sums over elements.
 - A scan over layers with activations carries no state of a solver.
-- A solve of constants and random numbers only (a random orthogonal matrix) magnifies no error. Only
-  the dots that read its result are full. A state that starts there and that a loop with
-  activations changes is no result of the solve: weights that the program initializes and trains.
+- A random orthogonal matrix, made without floating point arguments and dots, magnifies no error.
+  Only the dots that read it are full. A state that starts there and that a loop with activations
+  changes is no result of a solve: weights that the program initializes and trains. An inverse of
+  constants does magnify errors: it has large terms that cancel.
 
 An operation solves if its row has the trait :attr:`~duotone.ops.traits.Trait.SOLVES`. Taking it off
 the deny list switches this rule off for it.
@@ -73,8 +74,8 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     if not solves:
         return classes
     walks = _Walks(graph, classes)
-    exact = [node for node in solves if walks.data.isdisjoint(node.inputs)]
-    solves = [node for node in solves if not walks.data.isdisjoint(node.inputs)]
+    exact = [node for node in solves if walks.is_exact(node)]
+    solves = [node for node in solves if not walks.is_exact(node)]
     operands = [value for node in solves for value in node.inputs]
     upstream = walks.upstream_through_products(operands)
     downstream = walks.downstream(v for node in solves for v in node.outputs)
@@ -107,7 +108,7 @@ class _Walks:
     """Walks along the edges of a graph.
 
     Attributes:
-        data: values that follow from floating point arguments.
+        data: values that follow from floating point arguments, from dots or from states of loops.
     """
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
@@ -115,7 +116,16 @@ class _Walks:
         self._nodes, self._values = graph.nodes, graph.values
         self._streams = _streams(graph, classes)
         arguments = (value for value in graph.inputs if graph.values[value].paintable)
-        self.data = following(graph, values=arguments)
+        self.data = following(graph, self._is_inexact, values=arguments)
+
+    def _is_inexact(self, node: Node) -> bool:
+        """Returns True for dots, and for states of loops, which may follow from dots."""
+        changes = is_state(node) and any(self._values[v].paintable for v in node.outputs)
+        return changes or self._is_dot(node.index)
+
+    def is_exact(self, node: Node) -> bool:
+        """Checks if a node makes an orthogonal matrix from constants and random numbers."""
+        return Trait.ORTHOGONAL in node.traits and self.data.isdisjoint(node.inputs)
 
     def _is_dot(self, index: int) -> bool:
         return self._classes.nodes[index].kind is Kind.ALLOW

@@ -1,0 +1,191 @@
+"""Logarithms with a bounded slope: an absolute error of their operand stays an absolute one.
+
+=======================  ==========================================================================
+squareplus               ``log(x + sqrt(x * x + c))``, the slope in x is at most ``1 / sqrt(c)``
+a distance and a number  ``log(c + k * (x - y)**2)``, the slope in the difference is at most
+                         ``sqrt(k / c)``: the losses of Cauchy and Student, and t-SNE
+=======================  ==========================================================================
+
+Both slopes must be at most 1. Spectra look alike, so the value must be a prediction:
+
+- A value that reads a power, ``(s @ cos)**2 + (s @ sin)**2``, spans many decades.
+- The difference of two dots is one dot of two signals: the real part of a Fourier transform. Only
+  one of x and y may come from dots, or both repeat the same value, ``h[:, None] - h[None]``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from duotone.graph.graph import Graph, Node
+from duotone.graph.terms import following, moved, scales
+from duotone.ops.traits import Trait
+from duotone.precision.safety.dot_operands import Dots
+
+_BETWEEN = frozenset({Trait.SUMS_AXES, Trait.COMMUTES})
+_UNKNOWN = frozenset({Trait.CARRIES, Trait.UNDESCRIBED})
+_ARITHMETIC = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.ADDS,
+        Trait.SUMS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.RAISES,
+        Trait.ROOTS,
+        Trait.LINEAR,
+        Trait.UNDESCRIBED,
+    }
+)
+
+
+class BoundedLogs(Dots):
+    """Finds operands of logarithms at which their slope is at most 1."""
+
+    def ends(self, node: Node) -> bool:
+        """Checks if the logarithm of a node's result has a slope of at most 1."""
+        return self._is_squareplus(node) or any(
+            (constant := self.graph.values[other].constant) is not None
+            and self._is_distance(value, constant.low)
+            for value, other in _terms(node)
+        )
+
+    def adds_one(self, logarithm: Node) -> bool:
+        """Checks for ``log1p(k * (x - y)**2)`` with a constant k of at most 1."""
+        return Trait.ADDS_ONE in logarithm.traits and self._is_distance(logarithm.inputs[0], 1.0)
+
+    def _is_squareplus(self, node: Node) -> bool:
+        """Checks for ``x + sqrt(x * x + c)`` with a constant c of at least 1."""
+        return any(
+            Trait.SQUARE_ROOT in root.traits
+            and any(
+                (constant := self.graph.values[other].constant) is not None
+                and constant.low >= 1.0
+                and _is_square(square)
+                and x in square.inputs
+                and not self._reads_power(x)
+                for total in self._makers(root.inputs)
+                for value, other in _terms(total)
+                for square in self._makers((value,))
+            )
+            for value, x in _terms(node)
+            for root in self._makers((value,))
+        )
+
+    def _is_distance(self, value: int, most: float) -> bool:
+        """Checks for ``k * (x - y)**2``, or sums of it, with a constant k of 0 to `most`."""
+        factor = 1.0
+        while (node := self.maker(value)) is not None and not _is_square(node):
+            if (scaled := self._scaled(node)) is not None:
+                value, factor = scaled[0], factor * scaled[1]
+            elif len(node.inputs) == 1 and _moves_or_sums(node):
+                value = node.inputs[0]
+            else:
+                return False
+        if node is None:
+            return False
+        value = node.inputs[0]
+        while (node := self.maker(value)) is not None and Trait.SUBTRACTS not in node.traits:
+            if (scaled := self._scaled(node)) is not None:
+                value, factor = scaled[0], factor * scaled[1] ** 2
+            elif Trait.DIVIDES in node.traits and node.inputs[1] in self._made:
+                value = node.inputs[0]  # divided by the scale that a network predicts
+            else:
+                return False
+        return node is not None and factor <= most and self._is_apart(node)
+
+    def _scaled(self, node: Node) -> tuple[int, float] | None:
+        """Returns the value that a node scales by a positive constant, and this constant."""
+        if not scales(node):
+            return None
+        for value, other in (node.inputs, node.inputs[::-1]):
+            constant = self.graph.values[other].constant
+            if constant is None or constant.low <= 0.0:
+                continue
+            if Trait.DIVIDES not in node.traits:
+                return value, constant.high
+            if value == node.inputs[0]:
+                return value, 1.0 / constant.low
+        return None
+
+    def _is_apart(self, difference: Node) -> bool:
+        """Checks for a prediction and a target of its size, or for pairs of one value."""
+        one, other = difference.inputs
+        if moved(self.graph, one).size != moved(self.graph, other).size:
+            return False
+        predictions = [value for value in difference.inputs if value in self._made]
+        if len(predictions) == 2 and not self._are_pairs(difference):
+            return False
+        return not any(map(self._reads_power, predictions))
+
+    def _are_pairs(self, difference: Node) -> bool:
+        """Checks if both operands of a difference repeat the same value."""
+        origin, other = map(self._whole, difference.inputs)
+        size = self.graph.values[difference.outputs[0]].size
+        return origin == other and self.graph.values[origin].size < size
+
+    def _whole(self, value: int) -> int:
+        """Returns the origin of a value, upstream of nodes that repeat and move all elements."""
+        values = self.graph.values
+        while (node := self.maker(value)) is not None:
+            moves = Trait.KEEPS in node.traits and Trait.NEGATES not in node.traits
+            if not moves or values[node.inputs[0]].size > values[value].size:
+                break
+            value = node.inputs[0]
+        return value
+
+    def _reads_power(self, value: int) -> bool:
+        """Checks for a square after the last dots and activations, or as operand of such a dot."""
+        queue = [value]
+        for found in queue:
+            node = self.maker(found)
+            if node is None:
+                continue
+            dot = self.classes.is_dot(node)
+            makers = self._makers(map(self.origin, node.inputs)) if dot else [node]
+            if any(_is_square(made) or Trait.POWER in made.traits for made in makers):
+                return True
+            passes = not node.traits.isdisjoint(_ARITHMETIC) and not is_activation(node, self.graph)
+            if passes and not dot:
+                queue += set(node.inputs).difference(queue)
+        return False
+
+    def _makers(self, values: Iterable[int]) -> list[Node]:
+        return [node for node in map(self.maker, values) if node is not None]
+
+    @functools.cached_property
+    def _made(self) -> set[int]:
+        """The values that follow from dots, or may do so."""
+
+        def begins(node: Node) -> bool:
+            return self.classes.is_dot(node) or not node.traits.isdisjoint(_UNKNOWN)
+
+        return following(self.graph, begins)
+
+
+def is_activation(node: Node, graph: Graph) -> bool:
+    """Returns True for activations; a maximum with a positive constant only guards a value."""
+    bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
+    guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
+    return Trait.ACTIVATION in node.traits and not guards
+
+
+def _moves_or_sums(node: Node) -> bool:
+    return not node.traits.isdisjoint(_BETWEEN) and Trait.NEGATES not in node.traits
+
+
+def _terms(node: Node) -> list[tuple[int, int]]:
+    """Returns both orders of the two operands of a sum; else an empty list."""
+    if Trait.ADDS not in node.traits or Trait.SUBTRACTS in node.traits or len(node.inputs) != 2:
+        return []
+    one, other = node.inputs
+    return [(one, other), (other, one)]
+
+
+def _is_square(node: Node) -> bool:
+    """Checks if a node multiplies a value with itself."""
+    if len(set(node.inputs)) != 1:
+        return False
+    twice = Trait.MULTIPLIES in node.traits and len(node.inputs) == 2
+    return twice or Trait.SQUARES in node.traits or node.attributes.get("exponent") == 2.0
