@@ -36,6 +36,30 @@ def is_scaled(graph: Graph, value: int) -> bool:
     return Trait.DIVIDES in node.traits and is_one(graph, node.inputs[1])
 
 
+def is_sum(graph: Graph, value: int) -> bool:
+    """Returns True if a value is a sum, moved or not, also where it may be another value instead.
+
+    A loop over steps, of which some are skipped, makes such values.
+    """
+    queue, seen = [value], set[int]()
+    for index in queue:
+        producer = moved(graph, index).producer
+        if producer < 0 or producer in seen:
+            continue
+        seen.add(producer)
+        node = graph.nodes[producer]
+        if Trait.ADDS in node.traits:
+            return True
+        if Trait.CARRIES in node.traits:
+            queue += node.inputs[1:]
+        elif not node.traits.isdisjoint(_ALTERNATIVES):
+            queue += node.inputs
+    return False
+
+
+_ALTERNATIVES = frozenset({Trait.CHOOSES, Trait.JOINS})
+
+
 def scales(node: Node) -> bool:
     """Returns True if a node multiplies or divides two different operands element by element."""
     return not node.traits.isdisjoint(SCALES) and len(set(node.inputs)) == 2

@@ -27,9 +27,9 @@ and half values. If a network is upstream or downstream, only its dots next to t
   ``partners`` ends there and at sums over elements.
 - A scan over layers with activations carries no state of a solver.
 - A random orthogonal matrix, made without floating point arguments and dots, magnifies no error.
-  Only the dots that read it are full. A state that starts there and that a loop with activations
-  changes is no result of a solve: weights that the program initializes and trains. An inverse of
-  constants does magnify errors: it has large terms that cancel.
+  Only the dots that read it are full. A state that starts there and to which a loop with
+  activations adds is no result of a solve: weights that the program initializes and trains. An
+  inverse of constants does magnify errors: it has large terms that cancel.
 
 An operation solves if its row has the trait :attr:`~duotone.ops.traits.Trait.SOLVES`. Taking it off
 the deny list switches this rule off for it.
@@ -41,7 +41,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node, Value
-from duotone.graph.terms import SCALES, following, is_state
+from duotone.graph.terms import SCALES, following, is_state, is_sum
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
@@ -333,10 +333,9 @@ class _Walks:
         )
 
     def is_untrained(self, node: Node) -> bool:
-        """Returns False for a state that a loop with activations changes."""
-        if not is_state(node) or not set(node.inputs).isdisjoint(node.outputs):
-            return True  # no state, or one that each iteration passes on as it is
-        return not self._has_activation(self._graph.bodies_in(node.body))
+        """Returns False for a state to which a loop with activations adds."""
+        trains = is_state(node) and is_sum(self._graph, node.inputs[1])
+        return not (trains and self._has_activation(self._graph.bodies_in(node.body)))
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
         """Returns all readers of a loop's carry that comes from a solve in the same loop."""
