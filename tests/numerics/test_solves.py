@@ -413,12 +413,13 @@ def inverse_in_a_loop(xs: Any) -> Any:
 
 
 def rotation_in_a_loop(xs: Any) -> Any:
-    """What a rotation and its inverse leave of a value; a loop that scales it trains nothing."""
+    """A small change between a rotation and its inverse. A loop that only scales trains nothing."""
     first = jax.nn.initializers.orthogonal()(jax.random.key(0), (16, 16), jnp.float32)
 
     def step(rotation: Any, x: Any) -> Any:
-        z = jnp.tanh(x)
-        return rotation * (1 - 1e-3 * jnp.mean(z)), jnp.mean((z @ rotation @ rotation.T - z) * z)
+        turned = (x + 100) @ rotation
+        back = (turned + 0.1 * jnp.tanh(turned)) @ rotation.T
+        return rotation * (1 + 0 * jnp.mean(jnp.tanh(x))), jnp.mean((back - (x + 100)) ** 2)
 
     return lax.scan(step, first.astype(xs.dtype), xs)[1]
 
