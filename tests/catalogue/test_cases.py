@@ -21,6 +21,7 @@ import duotone
 from duotone import _jax
 from duotone.jaxpr.reading.scopes import MARKER
 from duotone.ops.jax import ENTRIES
+from duotone.precision.optimize.optimizations import IN_FLOAT32
 from tests.catalogue.case import VARIATIONS, Case
 from tests.catalogue.cases import CALLS, CASES, FAMILIES
 from tests.catalogue.evaluate import Traced, jaxprs_in, primitives_in, trace
@@ -33,7 +34,10 @@ from tests.catalogue.variations import (
     variation,
 )
 
-DENIED = FORCED.replace(allow_remove={e.op for e in ENTRIES if e.kind.value == "allow"})
+DENIED = FORCED.replace(
+    allow_remove={e.op for e in ENTRIES if e.kind.value == "allow"},
+    optimizations_remove=IN_FLOAT32,
+)
 _IDS = [case.name for case in CASES]
 _BY_NAME = dict(zip(_IDS, CASES, strict=True))
 _OF_TRANSFORMATIONS = [case for case in CASES if case.transformations]
