@@ -67,8 +67,9 @@ class PaintedProgram:
     @property
     def changed(self) -> bool:
         """True if anything is half, or bound in another form than the user wrote."""
-        forms = self.forms.math or self.optimizations.nodes(self.built.graph)
-        return self.painting.changed or bool(forms)
+        return bool(
+            self.painting.changed or self.forms.math or self.optimizations.nodes(self.built.graph)
+        )
 
     @property
     def lacks_options(self) -> bool:

@@ -131,23 +131,23 @@ class FunctionSettings:
         if half is None and merged.float32_math is None and merged.convolution_math is None:
             return self._plain
 
+        def painted_at(site: CallSite, jaxpr: _jax.ClosedJaxpr) -> PaintedProgram:
+            _PAINTED.set()
+            return paint_for_device(jaxpr, merged, half, chosen=self.chosen, site=site)
+
         def rewritten(
             given: Sequence[Paint], whole: _jax.ClosedJaxpr, count: int
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
             site = CallSite(given=(*given, *[Paint.FULL] * count))
-            _PAINTED.set()
             with rewrite_range(self.name):
-                found = paint_for_device(whole, merged, half, chosen=self.chosen, site=site)
+                found = painted_at(site, whole)
                 return self._announced(lower(whole, found), found)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
             site = CallSite(arguments=argument_names(traced, merged), weights=count)
-            _PAINTED.set()
             with rewrite_range(self.name):
-                painted = paint_for_device(
-                    traced.jaxpr, merged, half, chosen=self.chosen, site=site
-                )
+                painted = painted_at(site, traced.jaxpr)
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
                 run = lower(traced.jaxpr, painted)

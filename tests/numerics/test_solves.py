@@ -322,36 +322,43 @@ def test_gradients_are_as_good_as_float32s(name: str, outside: bool, half: str) 
     check(gradient, inner if outside else autocast(gradient), args)
 
 
+def orthogonal_weights(key: Any) -> Any:
+    keys, first = jax.random.split(key), jax.nn.initializers.orthogonal()
+    return first(keys[0], (16, 32)), first(keys[1], (32, 16))
+
+
+def descent(weights: Any, x: Any) -> Any:
+    """A step of a network, and the loss before it."""
+
+    def error(weights: Any) -> Any:
+        return jnp.mean((jnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
+
+    loss, gradients = jax.value_and_grad(error)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), loss
+
+
 def training(key: Any, xs: Any, unchanged: bool) -> Any:
     """Steps of a network whose first weights are orthogonal; the program makes them."""
-    keys, first = jax.random.split(key), jax.nn.initializers.orthogonal()
 
     def step(weights: Any, x: Any) -> Any:
-        def error(weights: Any) -> Any:
-            return jnp.mean((jnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
-
-        loss, gradients = jax.value_and_grad(error)(weights)
-        moved = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+        moved, loss = descent(weights, x)
         return (weights if unchanged else moved), loss
 
-    return lax.scan(step, (first(keys[0], (16, 32)), first(keys[1], (32, 16))), xs)
+    return lax.scan(step, orthogonal_weights(key), xs)
 
 
 def epochs(key: Any, xs: Any, _: bool) -> Any:
     """The same in a loop around it, which skips what is not finite."""
 
     def step(weights: Any, x: Any) -> Any:
-        def error(weights: Any) -> Any:
-            return jnp.mean((jnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
-
-        loss, gradients = jax.value_and_grad(error)(weights)
-        moved = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+        moved, loss = descent(weights, x)
         good = jnp.isfinite(loss)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), moved, weights), loss
 
-    keys, first = jax.random.split(key), jax.nn.initializers.orthogonal()
-    weights = first(keys[0], (16, 32)), first(keys[1], (32, 16))
-    return lax.scan(lambda w, _: lax.scan(step, w, xs), weights, None, length=2)
+    def epoch(weights: Any, _: Any) -> Any:
+        return lax.scan(step, weights, xs)
+
+    return lax.scan(epoch, orthogonal_weights(key), None, length=2)
 
 
 @pytest.mark.parametrize(

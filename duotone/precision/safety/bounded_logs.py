@@ -16,7 +16,6 @@ Both slopes must be at most 1. Spectra look alike, so the value must be a predic
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import following, moved, scales
@@ -25,19 +24,18 @@ from duotone.precision.safety.dot_operands import Dots
 
 _BETWEEN = frozenset({Trait.SUMS_AXES, Trait.COMMUTES})
 _UNKNOWN = frozenset({Trait.CARRIES, Trait.UNDESCRIBED})
-_ARITHMETIC = frozenset(
+ARITHMETIC = frozenset(
     {
         Trait.COMMUTES,
         Trait.ADDS,
         Trait.SUMS,
         Trait.MULTIPLIES,
         Trait.DIVIDES,
-        Trait.RAISES,
-        Trait.ROOTS,
-        Trait.LINEAR,
         Trait.UNDESCRIBED,
     }
 )
+"""Traits of what a relative error passes on the way to a logarithm or a root, in every walk."""
+_TO_POWERS = ARITHMETIC | {Trait.RAISES, Trait.ROOTS, Trait.LINEAR}
 
 
 class BoundedLogs(Dots):
@@ -65,12 +63,12 @@ class BoundedLogs(Dots):
                 and _is_square(square)
                 and x in square.inputs
                 and not self._reads_power(x)
-                for total in self._makers(root.inputs)
+                for total in self.makers(root.inputs)
                 for value, other in _terms(total)
-                for square in self._makers((value,))
+                for square in self.makers((value,))
             )
             for value, x in _terms(node)
-            for root in self._makers((value,))
+            for root in self.makers((value,))
         )
 
     def _is_distance(self, value: int, most: float) -> bool:
@@ -143,16 +141,13 @@ class BoundedLogs(Dots):
             if node is None:
                 continue
             dot = self.classes.is_dot(node)
-            makers = self._makers(map(self.origin, node.inputs)) if dot else [node]
+            makers = self.makers(map(self.origin, node.inputs)) if dot else [node]
             if any(_is_square(made) or Trait.POWER in made.traits for made in makers):
                 return True
-            passes = not node.traits.isdisjoint(_ARITHMETIC) and not is_activation(node, self.graph)
+            passes = not node.traits.isdisjoint(_TO_POWERS) and not is_activation(node, self.graph)
             if passes and not dot:
                 queue += set(node.inputs).difference(queue)
         return False
-
-    def _makers(self, values: Iterable[int]) -> list[Node]:
-        return [node for node in map(self.maker, values) if node is not None]
 
     @functools.cached_property
     def _made(self) -> set[int]:

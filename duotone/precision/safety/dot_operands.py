@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import scales
@@ -59,6 +60,10 @@ class Dots:
         """Returns the node that makes a value; ``None`` for arguments and constants."""
         producer = self.graph.values[value].producer
         return self.graph.nodes[producer] if producer >= 0 else None
+
+    def makers(self, values: Iterable[int]) -> list[Node]:
+        """Returns the nodes that make some values, in order; arguments and constants have none."""
+        return [node for node in map(self.maker, values) if node is not None]
 
     def origin(self, value: int) -> int:
         """Returns the origin of a value, upstream of nodes that move or scale it."""

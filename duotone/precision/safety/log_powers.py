@@ -29,29 +29,21 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.bounded_logs import BoundedLogs, is_activation
+from duotone.precision.safety.bounded_logs import ARITHMETIC, BoundedLogs, is_activation
 from duotone.precision.safety.dot_operands import Dots
 
 _REASON = "a logarithm reads its result, or its power: a relative error counts"
 _ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
 _GRADIENT = "a gradient of such a dot: it was divided by the power"
 _NUMBERS = ("float", "bfloat", "complex")
-_PASSES = frozenset(
-    {
-        Trait.COMMUTES,
-        Trait.CONVERTS,
-        Trait.ADDS,
-        Trait.SUMS,
-        Trait.MULTIPLIES,
-        Trait.DIVIDES,
-        Trait.RAISES,
-        Trait.ROOTS,
-        Trait.CONTRACTS,
-        Trait.CARRIES,
-        Trait.LINEAR,
-        Trait.UNDESCRIBED,
-    }
-)
+_TO_ROOTS = ARITHMETIC | {Trait.CARRIES}
+_PASSES = _TO_ROOTS | {
+    Trait.CONVERTS,
+    Trait.RAISES,
+    Trait.ROOTS,
+    Trait.CONTRACTS,
+    Trait.LINEAR,
+}
 
 
 def keep_log_powers(classes: Classes, background: Background) -> Classes:
@@ -101,11 +93,10 @@ def _before_roots(dots: Dots) -> set[int]:
         node = graph.nodes[value.producer]
         if dots.classes.is_dot(node):
             origins = {dots.origin(v) for v in node.inputs}
-            makers = map(dots.maker, origins)
-            powers = any(made is not None and Trait.POWER in made.traits for made in makers)
+            powers = any(Trait.POWER in made.traits for made in dots.makers(origins))
             if powers or (len(node.inputs) > 1 and len(origins) == 1):
                 found.add(node.index)
-        elif not node.traits.isdisjoint(_ARITHMETIC) and not is_activation(node, graph):
+        elif not node.traits.isdisjoint(_TO_ROOTS) and not is_activation(node, graph):
             queue += node.inputs
     return found
 
@@ -116,19 +107,6 @@ _RECIPROCAL = frozenset({Trait.RAISES, Trait.POLE})
 
 def _is_root(node: Node) -> bool:
     return _ROOTS in node.traits or node.traits >= _RECIPROCAL
-
-
-_ARITHMETIC = frozenset(
-    {
-        Trait.COMMUTES,
-        Trait.ADDS,
-        Trait.SUMS,
-        Trait.MULTIPLIES,
-        Trait.DIVIDES,
-        Trait.CARRIES,
-        Trait.UNDESCRIBED,
-    }
-)
 
 
 def _passes(node: Node, graph: Graph) -> bool:
