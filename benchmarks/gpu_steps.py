@@ -194,7 +194,7 @@ def measure(
         if not math.isfinite(loss):
             state, batch = begin(jnp.uint32(0))
     taken: dict[str, list[float]] = {name: [] for name in loaded}
-    for turn in range(ROUNDS):
+    for turn in range(ROUNDS if loaded else 0):
         names = [*loaded]
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             state, seconds, loss = _run(loaded[name], state, batch, count[name])
@@ -260,6 +260,8 @@ def _text_of_device(device: str, models: dict[str, Any]) -> str:
         header = [half, *(f"{title}{what} ms" for title in titles for what in ("", " said"))]
         rows = []
         for model, records in models.items():
+            if not any(name.endswith(f" {half}") for name in records):
+                continue
             row = [model]
             for name in ways:
                 record = records.get(name, {})
@@ -270,8 +272,14 @@ def _text_of_device(device: str, models: dict[str, Any]) -> str:
         for what in ("float32", f"by hand {half}"):
             for way in ("duotone", SHORT):
                 if ratios := _ratios(models, what, f"{way} {half}"):
-                    mean = statistics.geometric_mean(ratios.values())
-                    lines.append(f"{way} is {mean:.3f} times as fast as {what}")
+                    mean, middle = (
+                        statistics.geometric_mean(ratios.values()),
+                        median([*ratios.values()]),
+                    )
+                    lines.append(
+                        f"{way} is {mean:.3f} times as fast as {what} (geometric mean), "
+                        f"{middle:.3f} times in the median"
+                    )
         parts.append("\n".join(lines))
     failures = [
         f"{model}, {name}: {record['failed']}"
@@ -405,7 +413,12 @@ def main() -> None:
     if not asked.prepare:
         found = timed(asked.folder, asked.only, asked.half, asked.ways)
         figures = parts("gpu_steps")
-        figures[found["device"]] = {**figures.get(found["device"], {}), **found["models"]}
+        ran = {
+            model: records
+            for model, records in found["models"].items()
+            if any("seconds" in record for record in records.values())
+        }
+        figures[found["device"]] = {**figures.get(found["device"], {}), **ran}
         write(Result("gpu_steps", QUESTION, COMMAND, bars(figures), text_of(figures), figures))
 
 

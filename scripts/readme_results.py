@@ -130,8 +130,9 @@ def cpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
 
 
 def gpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
-    """Speed-ups on GPUs: mean, worst and best model of each device."""
-    rows = [["device", "duotone, bfloat16", "geometric mean", "worst model", "best model"]]
+    """Speed-ups on GPUs: median, mean, worst and best model of each device."""
+    titles = ("median", "geometric mean", "worst model", "best model")
+    rows = [["device", "duotone, bfloat16", *titles]]
     for device, models in figures.items():
         for other in ("float32", "by hand bfloat16"):
             speeds = {
@@ -139,7 +140,8 @@ def gpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
                 for model, found in models.items()
             }
             what = f"over {other.removesuffix(' bfloat16')}, {len(speeds)} models"
-            rows.append([device, what, *_spread(speeds)])
+            middle = statistics.median(speeds.values())
+            rows.append([device, what, f"{middle:.2f}", *_spread(speeds)])
     return rows
 
 

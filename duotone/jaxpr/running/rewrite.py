@@ -292,30 +292,30 @@ class Rewriter:
         Args:
             env: the environment of the site.
             site: its key.
-            value: the value that is read there. A value that is neither recomputed nor a root is
-                found in the parent environment.
+            value: the value; the parent environment has what is neither recomputed nor a root.
         """
         if env.holds(value):
             return
-        if value in self.recompute.sites[site].roots:
-            halved = value in self.recompute.halved
-            paint = Paint.HALF if halved else self.stored(value)
+        roots, recomputed = self.recompute.sites[site].roots, self.recompute.sites[site].recomputed
+        if value in roots:
+            paint = Paint.HALF if value in self.recompute.halved else self.stored(value)
             env.write(value, paint, lax.optimization_barrier(self.read(env, value, paint)))
-        elif value in self.recompute.sites[site].recomputed and value in self.recompute.products:
+        elif value in recomputed and value in self.recompute.products:
             made = self.recompute.products[value]
             self._recompute_value(env, site, made.normalized)
             normalized = self.read(env, made.normalized, Paint.FULL)
             # Compilers recognize a value divided by its sum, and build one kernel around it.
             array = normalized / jax.numpy.sum(normalized, made.axes, keepdims=True)
-            if made.divisor is not None:
+            if not made.ones:
                 self._recompute_value(env, site, made.divisor)
                 array = array * self.read(env, made.divisor, Paint.FULL)
             env.write(value, Paint.FULL, array)
-        elif value in self.recompute.sites[site].recomputed:
-            step = self.step_of(value)
-            for operand in step.inputs:
+        elif value in recomputed & self.recompute.ones:
+            env.write(value, Paint.FULL, jax.numpy.ones_like(self.read(env, value, Paint.FULL)))
+        elif value in recomputed:
+            for operand in self.step_of(value).inputs:
                 self._recompute_value(env, site, operand)
-            self._step(step, env)
+            self._step(self.step_of(value), env)
 
     @functools.cached_property
     def _recomputed_reads(self) -> dict[int, list[tuple[int, int]]]:

@@ -7,7 +7,7 @@
 
 The backward pass recomputes ``e`` as the normalized softmax ``e / s`` times ``s``
 (``residuals.py``). If the factor ``s`` cancels in all results that the backward pass computes
-from ``e`` and ``s``, this module leaves the product out and recomputes ``s`` as a sum too. Then
+from ``e`` and ``s``, this module leaves the product out, and ``s`` is 1, the sum of ``e / s``. Then
 nothing outside of the softmax reads the sum, so a compiler makes one kernel of the softmax,
 instead of one that sums and another that divides. This requires that a row fits into one kernel.
 
@@ -188,5 +188,15 @@ def _without_divisor(
         else site
         for site in sites.values()
     )
-    products = {**found.products, scaled.value: dataclasses.replace(product, divisor=None)}
+    without = dataclasses.replace(product, ones=_reshapes(view, product.divisor))
+    products = {**found.products, scaled.value: without}
     return dataclasses.replace(found, reads=reads, sites=with_small, products=products)
+
+
+def _reshapes(view: View, divisor: int) -> frozenset[int]:
+    """Returns the divisor of a softmax and what it is a reshape of, down to the sum itself."""
+    found = {divisor}
+    while Trait.SUMS_AXES not in (node := view.graph.nodes[view.value(divisor).producer]).traits:
+        divisor = node.inputs[0]
+        found.add(divisor)
+    return frozenset(found)

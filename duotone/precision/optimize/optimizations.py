@@ -220,7 +220,7 @@ REGISTRY = (
     ),
     RegistryRow(
         "free_scales",
-        "f(e, s) read later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
+        "f(e, s) read later = f(e / s, 1), where f(c * e, c * s) = f(e, s)",
         "the sum of a softmax is not stored, so that the softmax is one kernel",
         elsewhere="precision/optimize/free_scales.py",
     ),

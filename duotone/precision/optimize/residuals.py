@@ -53,13 +53,16 @@ class Product:
 
     Attributes:
         normalized: the index of the value divided by its sum.
-        divisor: the index of the sum; ``None`` if the scale does not matter (``free_scales.py``).
+        divisor: the index of the sum.
         axes: the axes of the sum.
+        ones: the sums that count as 1, since the scale does not matter (``free_scales.py``): the
+            divisor, and what it is a reshape of.
     """
 
     normalized: int
-    divisor: int | None
+    divisor: int
     axes: tuple[int, ...]
+    ones: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +110,11 @@ class Recompute:
         """The values that any site recomputes."""
         return frozenset().union(*(site.recomputed for site in self.sites))
 
+    @property
+    def ones(self) -> frozenset[int]:
+        """The sums that count as 1 where they are recomputed."""
+        return frozenset().union(*(product.ones for product in self.products.values()))
+
     def reasons(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
         """Yields each value that changes, the name of the optimization, and the reason.
 
@@ -118,7 +126,7 @@ class Recompute:
             if value in self.products:
                 reason = "not kept: recomputed from the normalized softmax and its sum"
                 yield value, "normalized_softmax", reason
-                if self.products[value].divisor is None:
+                if self.products[value].ones:
                     yield value, "free_scales", "its sum is not kept: later readers need no scale"
             elif value in self.statistics:
                 yield value, "row_statistics", "not kept: recomputed with the exponentials"
