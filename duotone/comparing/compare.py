@@ -26,6 +26,7 @@ from duotone.comparing.comparison import (
     FORMS,
     LARGEST,
     NO_TIME,
+    NOTE,
     SHARDED,
     WRITTEN,
     ComparisonRow,
@@ -171,8 +172,8 @@ class ComparisonPlan:
             known = "" if target.bandwidth else NO_TIME
             whole = SHARDED if not exact and self.forms.is_sharded else ""
             largest = LARGEST[exact] if self._batch else ""
-            doubts = list(_doubts(made))
-            for note in (EXACT if exact else ESTIMATE, *doubts, why, known, whole, largest):
+            about = list(_about_forms(made))
+            for note in (EXACT if exact else ESTIMATE, *about, why, known, whole, largest):
                 if note:
                     notes.setdefault(note, []).append(target.name)
         lines = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
@@ -255,14 +256,16 @@ class ComparisonPlan:
             )
 
 
-def _doubts(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yields a note on the forms without an estimate, for each reason."""
-    forms: dict[str, list[str]] = {}
+def _about_forms(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yields each note that concerns some forms only, with their names."""
+    forms: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row.doubt and not row.same_as:
-            forms.setdefault(row.doubt, []).append(row.form)
-    for doubt, names in forms.items():
-        yield DOUBT.format(" and ".join(names), doubt)
+        if not row.same_as:
+            found = [(NOTE, note) for note in row.notes]
+            for template, about in found + [(DOUBT, row.doubt)] * bool(row.doubt):
+                forms.setdefault((template, about), []).append(row.form)
+    for (template, about), names in forms.items():
+        yield template.format(" and ".join(names), about)
 
 
 def _found(targets: str | Target | Sequence[str | Target]) -> tuple[Target, ...]:

@@ -22,6 +22,7 @@ ESTIMATE = (
     "fusion. The least time counts only dots and convolutions, at the device's peak; the most "
     "counts each operation as a separate kernel. Memory counts only arguments and results."
 )
+NOTE = "{}: {}."
 DOUBT = "no estimate of {}: {} take much of the time, and an estimate of those may be far off."
 """The note on forms without an estimate, and why they have none."""
 EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
@@ -74,6 +75,7 @@ class ComparisonRow:
         largest_batch: the largest batch that fits into the device's memory; ``None`` if not asked
             for or not known.
         sent: bytes that one device sends to others, by kind of collective: ``"all-gather"``, ….
+        notes: what the figures of this compiled program leave out; empty for an estimate.
     """
 
     target: str
@@ -99,6 +101,7 @@ class ComparisonRow:
     sent: Mapping[str, int]
     largest_batch: int | None = None
     doubt: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def bounded_by(self) -> str:
@@ -139,6 +142,7 @@ def make_row(
         most_expensive=cost.largest(_MOST_EXPENSIVE, by),
         devices=cost.devices,
         sent=dict(sent),
+        notes=cost.notes if exact else (),
     )
 
 

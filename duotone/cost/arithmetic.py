@@ -142,6 +142,32 @@ def convolution_parts(
     return kernel, outputs, max(_output_features(instruction, kernel), 1)
 
 
+def oversized_window(instruction: Instruction) -> list[int]:
+    """Returns the window of a convolution by cuDNN if it is much larger than the result.
+
+    XLA computes some gradients of filters in this form, with the cotangent as the window.
+
+    Returns:
+        Its sizes, ``[128, 128, 128]``; empty for other instructions.
+    """
+    if not instruction.target.startswith(_FORWARD_BY_CUDNN):
+        return []
+    window = instruction.attribute("window")
+    sizes = _window_numbers(window, "size")
+    labels = instruction.attribute("dim_labels").partition("->")[2]
+    result = instruction.arrays[0].shape
+    positions = math.prod(result[labels.index(str(axis))] for axis in range(len(sizes)))
+    apart = _window_numbers(window, "stride") == sizes  # as fast as a dot
+    is_oversized = math.prod(sizes) >= max(_SMALL_WINDOW, _OVERSIZED * positions)
+    return sizes if is_oversized and not apart else []
+
+
+_FORWARD_BY_CUDNN = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+_SMALL_WINDOW, _OVERSIZED = 256, 16
+"""Elements that a slow window has at least, and how many for each position of the result. A dense
+layer after 7 x 7 positions has 49 of them, and is as fast as a dot."""
+
+
 def _output_features(instruction: Instruction, kernel: Array) -> int:
     """Returns the size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
     if (config := backend_config(instruction).get("onednn_conv_config")) is not None:

@@ -8,11 +8,12 @@ expensive form, an asynchronous pair once. Each remaining instruction is a kerne
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from duotone.cost.arithmetic import CompiledDot, dots_of
+from duotone.cost.arithmetic import CompiledDot, dots_of, oversized_window
 from duotone.cost.collectives import sendings_of
 from duotone.cost.compiled_record import Collective, Kernel
 from duotone.cost.hlo import CompiledProgram, Computation, Instruction
@@ -20,6 +21,7 @@ from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.cost.traffic import bytes_moved, is_free
 from duotone.cost.trips import Trips, written_trips
 from duotone.devices.specifications import Target
+from duotone.errors import plural
 
 _BODIES = frozenset({"call", "async-start"})
 
@@ -43,6 +45,12 @@ def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
     """Returns the bytes, FLOPs and seconds of a program."""
     walk = _Walk(program, target)
     kernels = tuple(walk.kernels(program.entry, 1))
+    if walk.windows:
+        largest = "x".join(map(str, max(walk.windows, key=math.prod)))
+        walk.notes.append(
+            f"cuDNN takes far longer than this for {plural(len(walk.windows), 'convolution')} with "
+            f"windows of up to {largest}, larger than the results"
+        )
     flops: Counter[str] = Counter()
     dots: Counter[str] = Counter()
     for types, runs, operations in walk.dots:
@@ -69,6 +77,7 @@ class _Walk:
         self.program, self.target = program, target
         self.trips = Trips(program)
         self.notes: list[str] = []
+        self.windows: list[list[int]] = []
         self.dots: list[tuple[str, int, float]] = []
         self.collectives: list[Collective] = []
         self._channels: set[str] = set()
@@ -118,6 +127,8 @@ class _Walk:
         read, written = bytes_moved(instruction, operands, self.program)
         dots = list(dots_of(instruction, computation, self.program))
         self.dots += [(dot.types, runs, dot.flops) for dot in dots]
+        if window := oversized_window(instruction):
+            self.windows.append(window)
         moved = round(read + written)
         sent = self._sent(instruction, computation, runs)
         return Kernel(

@@ -171,6 +171,17 @@ def test_the_compiler_of_the_cpu_is_exact():
     assert "cpu: no time, since its speed is not known." in seen.notes
 
 
+def test_what_compiled_figures_leave_out_is_noted():
+    def search(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 1e6, lambda x: x @ x, x)
+
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    seen = duotone.compare(search, x, targets="cpu", exact=True)
+    (said,) = seen.row("cpu", "float32").notes
+    assert said.startswith("how often ")
+    assert f"cpu: float32: {said}." in seen.notes
+
+
 @pytest.mark.parametrize("target", ["h100", "v5e"])
 def test_exact_where_the_extra_is_installed(target):
     found = _jax.cuda_plugin() if target == "h100" else importlib.util.find_spec("libtpu")

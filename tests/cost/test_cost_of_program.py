@@ -328,6 +328,30 @@ def test_a_real_convolution_and_its_gradients():
         assert by_name(totals)[name].bytes == 2 * (padded + kernel + out)
 
 
+@pytest.mark.parametrize(
+    ("window", "result", "is_slow"),
+    [
+        ("size=64x64", "2,3,3,16", True),  # the gradient of a filter, with its cotangent as window
+        ("size=7x7", "2,1,1,16", False),  # a dense layer
+        ("size=16x16 stride=16x16", "2,2,2,16", False),  # patches: a dot
+        ("size=31x31 pad=15_15x15_15", "2,14,14,16", False),  # a large window of a small image
+    ],
+)
+def test_a_window_larger_than_the_result_is_slow(window: str, result: str, is_slow: bool):
+    spatial = window.split()[0].removeprefix("size=").replace("x", ",")
+    text = f"""
+ENTRY %main (x: f32[2,66,66,8], w: f32[{spatial},8,16]) -> f32[{result}] {{
+  %x = f32[2,66,66,8]{{3,2,1,0}} parameter(0)
+  %w = f32[{spatial},8,16]{{3,2,1,0}} parameter(1)
+  %both = (f32[{result}]{{3,2,1,0}}, u8[0]{{0}}) custom-call(%x, %w), window={{{window}}}, \
+dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$convForward"
+  ROOT %out = f32[{result}]{{3,2,1,0}} get-tuple-element(%both), index=0
+}}
+"""
+    notes = " ".join(counted(text).notes)
+    assert (f"windows of up to {window.removeprefix('size=')}" in notes) == is_slow
+
+
 def test_a_real_program_of_a_tpu():
     """Two dots in one fusion, the second weight and all results between in vector memory."""
     totals = cost_of(stored("v5e_mlp"), find_target("v5e"))
