@@ -48,8 +48,8 @@ def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
     if walk.windows:
         largest = "x".join(map(str, max(walk.windows, key=math.prod)))
         walk.notes.append(
-            f"cuDNN takes far longer than this for {plural(len(walk.windows), 'convolution')} with "
-            f"windows of up to {largest}, larger than the results"
+            f"cuDNN takes far longer than this where a window (up to {largest}) is larger than the "
+            f"result: {plural(len(walk.windows), 'convolution')}"
         )
     flops: Counter[str] = Counter()
     dots: Counter[str] = Counter()
