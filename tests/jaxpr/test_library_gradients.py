@@ -73,6 +73,38 @@ CASES = [
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("window", "settings"), [SPREAD[0], SPREAD[1], DILATED[0], DILATED[3]])
+def test_same_numbers_in_groups(
+    order: tuple[str, str, str],
+    window: tuple[int, int],
+    settings: dict[str, Any],
+    groups: int,
+    half: bool,
+) -> None:
+    convolve = convolution(order, feature_group_count=groups, **settings)
+    args = others.arrays(order, window, inside=4 // groups, made=12)
+    program = check(gradients(convolve), *args, half=half)
+    if order in ORDERS[:2]:  # the others count as convolutions of images
+        assert gaps_of_filters(program) == set()
+        off = check(gradients(convolve), *args, half=half, removed=NAMES)
+        gaps = "window_strides" if "rhs_dilation" in settings else "lhs_dilation"
+        assert gaps_of_filters(off) == {gaps}
+
+
+def gaps_of_filters(program: str) -> set[str]:
+    """What is not 1 of the image in the gradients of filters in groups, which must be some."""
+    found = re.findall(r"conv_general_dilated\[[^]]*batch_group_count=[24][^]]*", program)
+    assert found
+    return {
+        name
+        for name in ("window_strides", "lhs_dilation")
+        if any(re.search(rf"{name}=\((?!1, 1)", each) for each in found)
+    }
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("order", "window", "settings"), CASES)
 def test_same_numbers_forward_and_backward(
     order: tuple[str, str, str], window: tuple[int, int], settings: dict[str, Any], half: bool

@@ -160,11 +160,16 @@ def has_phases(made: Convolution) -> bool:
     params, _, filters, result = made
     return (
         _is_known(params, filters, result)
-        and any(dilation > 1 for dilation in params["lhs_dilation"])
-        and all(one == 1 for one in (*params["window_strides"], *params["rhs_dilation"]))
+        and _is_only_spread(params)
         and _is_dense(params)
         and len(filters) in _RANKS
     )
+
+
+def _is_only_spread(params: Mapping[str, Any]) -> bool:
+    """Checks if a convolution has zeros between the elements of its image, and no other gaps."""
+    others = (*params["window_strides"], *params["rhs_dilation"])
+    return any(one > 1 for one in params["lhs_dilation"]) and all(one == 1 for one in others)
 
 
 def library_forms(made: Convolution) -> Iterator[str]:
@@ -172,7 +177,8 @@ def library_forms(made: Convolution) -> Iterator[str]:
 
     XLA fills a dilated operand with zeros where the library would not need them: an image, unless
     the filters are reversed; filters, unless the padding is even. It gives the gradient of dilated
-    filters to the library as a convolution whose window is as large as the image.
+    filters to the library as a convolution whose window is as large as the image. In groups, it
+    takes none but the gradients of filters.
     """
     params = made.params
     if not _is_known(*made) or len(made.image) not in _RANKS:
@@ -181,7 +187,8 @@ def library_forms(made: Convolution) -> Iterator[str]:
         any(one > 1 for one in params[name])
         for name in ("lhs_dilation", "rhs_dilation", "window_strides")
     )
-    if has_phases(made):
+    is_gradient = is_of_filters(params) and params["feature_group_count"] == 1
+    if _is_only_spread(params) and (is_gradient or _is_dense(params)):
         yield "spread"
     elif spread:
         return
@@ -189,7 +196,7 @@ def library_forms(made: Convolution) -> Iterator[str]:
         edges = params["padding"]
         if any(low != high or low < 0 for low, high in edges) or not any(map(any, edges)):
             yield "uneven"
-    elif strided and not stretched and is_of_filters(params) and _is_dense(params):
+    elif strided and not stretched and is_gradient:
         yield "dilated_gradient"
 
 

@@ -53,7 +53,19 @@ def _of_strided(eqn: _jax.Eqn, image: Any, cotangent: Any) -> Any:
         "lhs_dilation": params["rhs_dilation"],
         "rhs_dilation": params["lhs_dilation"],
     }
-    return lax.rev(bind_convolution(eqn, cotangent, image, changed), made[2:])
+    found = lax.rev(bind_convolution(eqn, cotangent, image, changed), made[2:])
+    return _with_groups_in(found, made[1], made[0], params["batch_group_count"])
+
+
+def _with_groups_in(array: Any, axis: int, others: int, groups: int) -> Any:
+    """Moves the groups of features that come first in an axis to another one, before its own."""
+    sizes, split = list(array.shape), list(array.shape)
+    split[others : others + 1] = [groups, sizes[others] // groups]
+    order = [place for place in range(len(split)) if place != others]
+    order.insert(order.index(axis + (axis > others)), others)
+    sizes[others] //= groups
+    sizes[axis] *= groups
+    return lax.reshape(lax.transpose(lax.reshape(array, split), order), sizes)
 
 
 def dilated_gradient(eqn: _jax.Eqn, image: Any, cotangent: Any) -> Any:
@@ -64,7 +76,7 @@ def dilated_gradient(eqn: _jax.Eqn, image: Any, cotangent: Any) -> Any:
         out[k] = sum over q of image[k * d + q] * cotangent[q]
                = sum over r < d, m of image[(k + m) * d + r] * cotangent[m * d + r]
 
-    The positions ``r`` become features: the sum over images and features is one.
+    The positions ``r`` become features: the sum over images and features is one, in groups too.
     """
     params, shape = eqn.params, eqn.outvars[0].aval.shape
     left, right, made = params["dimension_numbers"]
