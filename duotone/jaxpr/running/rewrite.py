@@ -306,7 +306,7 @@ class Rewriter:
             normalized = self.read(env, made.normalized, Paint.FULL)
             # Compilers recognize a value divided by its sum, and build one kernel around it.
             array = normalized / jax.numpy.sum(normalized, made.axes, keepdims=True)
-            if not made.ones:
+            if made.divisor not in self.recompute.ones:
                 self._recompute_value(env, site, made.divisor)
                 array = array * self.read(env, made.divisor, Paint.FULL)
             env.write(value, Paint.FULL, array)

@@ -188,9 +188,8 @@ def _without_divisor(
         else site
         for site in sites.values()
     )
-    without = dataclasses.replace(product, ones=_reshapes(view, product.divisor))
-    products = {**found.products, scaled.value: without}
-    return dataclasses.replace(found, reads=reads, sites=with_small, products=products)
+    ones = found.ones | _reshapes(view, product.divisor)
+    return dataclasses.replace(found, reads=reads, sites=with_small, ones=ones)
 
 
 def _reshapes(view: View, divisor: int) -> frozenset[int]:

@@ -55,14 +55,11 @@ class Product:
         normalized: the index of the value divided by its sum.
         divisor: the index of the sum.
         axes: the axes of the sum.
-        ones: the sums that count as 1, since the scale does not matter (``free_scales.py``): the
-            divisor, and what it is a reshape of.
     """
 
     normalized: int
     divisor: int
     axes: tuple[int, ...]
-    ones: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +93,8 @@ class Recompute:
             and of the rounded logit are far apart, and their difference is a gradient if a
             prediction is sure.
         statistics: recomputed maxima and sums of rows (``row_statistics.py``).
+        ones: sums that count as 1, since the scale of what they sum does not matter
+            (``free_scales.py``): divisors of products, and what those are reshapes of.
     """
 
     reads: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
@@ -104,16 +103,12 @@ class Recompute:
     halved: frozenset[int] = frozenset()
     rounded_once: frozenset[int] = frozenset()
     statistics: frozenset[int] = frozenset()
+    ones: frozenset[int] = frozenset()
 
     @property
     def recomputed(self) -> frozenset[int]:
         """The values that any site recomputes."""
         return frozenset().union(*(site.recomputed for site in self.sites))
-
-    @property
-    def ones(self) -> frozenset[int]:
-        """The sums that count as 1 where they are recomputed."""
-        return frozenset().union(*(product.ones for product in self.products.values()))
 
     def reasons(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
         """Yields each value that changes, the name of the optimization, and the reason.
@@ -126,7 +121,7 @@ class Recompute:
             if value in self.products:
                 reason = "not kept: recomputed from the normalized softmax and its sum"
                 yield value, "normalized_softmax", reason
-                if self.products[value].ones:
+                if self.products[value].divisor in self.ones:
                     yield value, "free_scales", "its sum is not kept: later readers need no scale"
             elif value in self.statistics:
                 yield value, "row_statistics", "not kept: recomputed with the exponentials"
