@@ -31,7 +31,7 @@ _STATES = (
     "DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention GroupQueryAttention "
     "MultiHeadAttention SparseAttention"
 ).split()
-"""Those of them that return keys and values of that type after it."""
+"""Some of these operations also return keys and values, of the same type."""
 OPERAND_OF_RESULT: Mapping[str, Mapping[int, int]] = {
     **{_MICROSOFT + name: {0: 0} for name in _ALIKE},
     **{_MICROSOFT + name: {0: 0, 1: 0, 2: 0} for name in _STATES},
