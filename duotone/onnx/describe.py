@@ -90,6 +90,9 @@ def describe(
         number = attribute(node, text)
         if isinstance(number, float):
             attributes[text] = number
+    weights = (attribute(node, text) for text in ("alpha", "beta"))
+    if len(read) == 3 and math.prod(w for w in weights if isinstance(w, float)) < 0.0:
+        attributes["subtracts"] = 1  # a Gemm
     known = found is not None or name in opted
     return {
         # A maximum of other than two values has no neutral name.

@@ -90,3 +90,13 @@ def a_variance_by_powers():
         p = Pow(x, two)  a = Conv(p, w)  m = Conv(x, w)  q = Pow(m, two)  y = Sub(a, q) }"""
     weights = {"w": np.full((1, 1, 5, 5), 1 / 25), "two": CONSTANTS["two"]}
     return text, weights, {"x": normal(1, 1, 32, 32, seed=3) / 2 + 10}
+
+
+@kind("distances")
+def a_rest_inside_of_a_product():
+    """``torch.addmm(x, a, x, alpha=-1)``: a graph's Laplacian."""
+    links = np.exp(normal(32, 32))
+    text = """f (float[32, 16] x) => (float[32, 16] y) {
+        y = Gemm<alpha = -1.0>(links, x, x) }"""
+    weights = {"links": links / links.sum(1, keepdims=True)}
+    return text, weights, {"x": normal(32, 16, seed=3) / 10 + 50}

@@ -10,6 +10,8 @@ NETWORKS = {
         "p = Pow(x, two)  a = ReduceMean<axes = [1]>(p)  b = Add(a, eps)  r = Sqrt(b)"
         "  n = Div(x, r)  y = Gemm(n, w, x)"
     ),
+    "a product that adds its operand": "y = Gemm<alpha = 0.5>(x, w, x)",
+    "a product that is subtracted": "h = MatMul(x, w)  y = Gemm<alpha = -1.0>(x, w, h)",
     "features by their norm": (
         "a = ReduceL2<axes = [1]>(x)  n = Div(x, a)  m = MatMul(n, w)  y = Add(m, x)"
     ),

@@ -28,7 +28,7 @@ CAUGHT = {
     "distance": (
         "distances_to_codes squares_by_a_power squares_of_a_norm squares_of_a_root "
         "squares_that_a_product_adds squares_next_to_a_product squares_in_an_operand "
-        "a_variance_by_powers"
+        "a_variance_by_powers a_rest_inside_of_a_product"
     ).split(),
     "carry": "a_state_that_grows a_running_sum".split(),
 }

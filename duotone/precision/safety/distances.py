@@ -47,6 +47,7 @@ _REST = "subtracted from its own operand: they may nearly cancel"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
+_MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
 
 
@@ -69,7 +70,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
             reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
             sums = (index for dot in gradients for index in search.sums_of(dot))
             reasons |= dict.fromkeys(sums, _TERMS)
-        rests = search.rest(node) if _ADDS in node.traits else ()
+        rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
         reasons |= dict.fromkeys(rests, _REST)
         for dot in search.moments(node) if _ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}
@@ -193,10 +194,8 @@ class _Search(Dots):
 
     def rest(self, node: Node) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
-        if len(node.inputs) != 2 or not subtracts(self.graph, node):
-            return []
         found = list[int]()
-        for value, other in (node.inputs, node.inputs[::-1]):
+        for value, other in self._differences(node):
             origin = self._unweighted(other)
             way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
             maker = self.maker(origin)
@@ -205,14 +204,22 @@ class _Search(Dots):
             found += [node.index for node in way]
         return found
 
+    def _differences(self, node: Node) -> list[Sequence[int]]:
+        """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
+        if node.attributes.get("subtracts"):
+            return [(node.outputs[0], node.inputs[2])]
+        pair = len(node.inputs) == 2 and subtracts(self.graph, node)
+        return [node.inputs, node.inputs[::-1]] if pair else []
+
     def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
         """Returns the dots in a row that lead from an operand to a value; else empty."""
         dot = self.maker(self._unweighted(value))
         if dot is None or Trait.CONTRACTS not in dot.traits or not most:
             return []
-        if origin in map(self._unweighted, dot.inputs):
+        operands = dot.inputs[:2] if dot.attributes.get("subtracts") else dot.inputs
+        if origin in map(self._unweighted, operands):
             return [dot]
-        for operand in dot.inputs:
+        for operand in operands:
             way = self._way(origin, operand, most - 1)
             if way:
                 return [*way, dot]
