@@ -191,8 +191,7 @@ PRECISION = "the user asked for precision"
 class Node:
     """An operation.
 
-    ``attributes`` holds the facts that the range analysis needs besides the operands; one that
-    is not known, or does not apply, is absent:
+    ``attributes`` holds facts that rules need besides the operands; an unknown one is absent:
 
     ======================  ========================================================================
     ``exponent``            the exponent of a power with a constant integer exponent
@@ -208,6 +207,7 @@ class Node:
     ``labels``              for a dot: a number for each axis of the operands and the result, equal
                             where an Einstein sum has the same letter; absent for sharded types
     ``positions``           the operands that hold the positions at which the node reads another
+    ``subtracts``           1 for a dot that subtracts its products from the third operand
     ``tiles``               1 for a convolution whose windows do not overlap, which is a dot
     ``phases``              1 for a convolution of a dilated image: one convolution for each phase
     ``spread``              1 for a convolution of an image with zeros between its elements

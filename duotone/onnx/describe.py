@@ -10,7 +10,7 @@ from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
 from duotone.onnx.opsets import NOT_YET
 from duotone.onnx.products import meaning_of_product
-from duotone.onnx.protos import NodeProto, attribute, operation
+from duotone.onnx.protos import NO_DTYPE, NodeProto, attribute, operation
 from duotone.onnx.schemas import OperationTypes, Parameter
 from duotone.onnx.types import BY_ATTRIBUTE
 from duotone.ops.entries import traits_of
@@ -23,6 +23,8 @@ _KEPT: dict[str, frozenset[str]] = {
     "Range": frozenset({"T"}),
 }
 """Type variables that stay float32: statistics, masks, counters."""
+_UNTOLD = "the file does not tell the type of its result: add it to value_info"
+"""Half operands may make the result half, which its readers would not know."""
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
@@ -72,6 +74,9 @@ def describe(
     floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
         fixed = f"{name} takes no {half.name} {NOT_YET}"
+    untold = any(v is not None and v.dtype == NO_DTYPE for v in results)
+    if found is None and name in opted and untold:
+        fixed = fixed or _UNTOLD
     fixed = fixed or refused
     free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
     # Either all results that share the type of the operands are half with them, or none is.
@@ -85,6 +90,9 @@ def describe(
         number = attribute(node, text)
         if isinstance(number, float):
             attributes[text] = number
+    weights = (attribute(node, text) for text in ("alpha", "beta"))
+    if len(read) == 3 and math.prod(w for w in weights if isinstance(w, float)) < 0.0:
+        attributes["subtracts"] = 1  # a Gemm
     known = found is not None or name in opted
     return {
         # A maximum of other than two values has no neutral name.

@@ -46,7 +46,7 @@ from duotone.onnx.protos import (
     operation,
     opsets_of,
 )
-from duotone.onnx.schemas import signature
+from duotone.onnx.schemas import signature, signature_of
 from duotone.onnx.types import check_operands, results
 from duotone.ops.entries import traits_of
 from duotone.ops.onnx import INTERVALS, TRAITS
@@ -277,7 +277,7 @@ class Reader:
     def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> FileStep:
         """Returns a node without a graph inside."""
         domain = domain_of(node)
-        found = signature(node.op_type, domain, self.opsets.get(domain, 1))
+        found = signature_of(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]
         check_operands(node, found)
         if found is None:

@@ -1,7 +1,9 @@
 """Schemas: the allowed types of an operation's operands and results, from ONNX's own schemas.
 
 An operation without a schema (of a custom domain, or of an older runtime) has no signature, and
-duotone does not change it.
+duotone does not change it. ONNX Runtime had some operations before ONNX: its optimizer writes
+``LayerNormalization`` into models of opset 14, and ONNX has it from 17 on. Such an operation has
+the signature of its first schema.
 """
 
 from __future__ import annotations
@@ -64,6 +66,24 @@ def _at(formals: Sequence[Parameter], slot: int, many: bool) -> Parameter | None
     if slot < len(formals):
         return formals[slot]
     return formals[-1] if many and formals else None
+
+
+@functools.cache
+def _first_versions() -> dict[str, int]:
+    """Returns the first opset of each of ONNX's own operations."""
+    first: dict[str, int] = {}
+    for schema in ONNX.defs.get_all_schemas_with_history():
+        if not schema.domain:
+            version = int(schema.since_version)
+            first[schema.name] = min(first.get(schema.name, version), version)
+    return first
+
+
+def signature_of(operation: str, domain: str, opset: int) -> OperationTypes | None:
+    """Returns the signature of an operation, also if only a newer opset has it; else ``None``."""
+    found = signature(operation, domain, opset)
+    first = 0 if domain else _first_versions().get(operation, 0)
+    return signature(operation, domain, first) if found is None and first > opset else found
 
 
 @functools.cache

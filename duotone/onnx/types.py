@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import OnnxError
 from duotone.onnx.protos import FLOAT, NO_DTYPE, NodeProto, attribute, dtype_of, graphs_in, named
+from duotone.onnx.runtime_types import result_dtypes
 from duotone.onnx.schemas import OperationTypes
 
 BY_ATTRIBUTE: Mapping[str, str] = {
@@ -121,7 +122,11 @@ def results(
         declared: returns the dtype of a value in the file, or no dtype.
     """
     if found is None:
-        return [declared(name) if name else "" for name in node.output]
+        known = result_dtypes(node, operands)
+        return [
+            (declared(name) if dtype == NO_DTYPE else dtype) if name else ""
+            for name, dtype in zip(node.output, known, strict=True)
+        ]
     bound = bindings(node, found, operands)
     first = _special(node, operands)
     made = []

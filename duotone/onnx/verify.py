@@ -19,7 +19,7 @@ from duotone.onnx.protos import (
     graphs_in,
     opsets_of,
 )
-from duotone.onnx.schemas import signature
+from duotone.onnx.schemas import signature_of
 from duotone.onnx.types import results
 
 
@@ -59,7 +59,7 @@ def _walk(graph: GraphProto, outer: MutableMapping[str, str], opsets: Mapping[st
             made = [said(name) for name in node.output]
         else:
             domain = domain_of(node)
-            schema = signature(node.op_type, domain, opsets.get(domain, 1))
+            schema = signature_of(node.op_type, domain, opsets.get(domain, 1))
             made = results(node, schema, operands, said)
         for name, dtype in zip(node.output, made, strict=True):
             if name:

@@ -124,6 +124,18 @@ def distances_by_dots(x: Any, y: Any) -> Any:
     return square(x, x)[:, None] + square(y, y) - 2 * jnp.einsum("id,jd->ij", x, y)
 
 
+def distances_in_an_operand(x: Any, y: Any) -> Any:
+    """As ``torch.cdist`` computes them."""
+    squares = [jnp.sum(a * a, -1, keepdims=True) for a in (x, y)]
+    ones = [jnp.ones_like(a) for a in squares]
+    return jnp.hstack([-2 * x, squares[0], ones[0]]) @ jnp.hstack([y, ones[1], squares[1]]).T
+
+
+def distances_of_norms(x: Any, y: Any) -> Any:
+    a, b = (jnp.linalg.norm(points, axis=-1) ** 2 for points in (x, y))
+    return a[:, None] + b - 2 * x @ y.T
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "power": (power, (SYMMETRIC, SIDE)),
     "power of a block": (power, (SYMMETRIC, SIDES)),
@@ -140,6 +152,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "distances": (distances, (POINTS, CODES)),
     "distances in another order": (distances_in_another_order, (POINTS, CODES)),
     "distances by dots": (distances_by_dots, (POINTS, CODES)),
+    "distances in an operand": (distances_in_an_operand, (POINTS, CODES)),
+    "distances of norms": (distances_of_norms, (POINTS, CODES)),
 }
 
 

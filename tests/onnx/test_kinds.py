@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import duotone
-from tests.onnx import kinds, kinds_branches, kinds_positions, kinds_spectra
+from tests.onnx import kinds, kinds_branches, kinds_distances, kinds_positions, kinds_spectra
 
 BAR = 5e-3
-GROUPS = (kinds_branches, kinds_positions, kinds_spectra)
+GROUPS = (kinds_branches, kinds_distances, kinds_positions, kinds_spectra)
 CAUGHT = {
     "position": (
         "a_grid_and_a_flow a_grid_in_pixels predicted_positions a_flow_of_two_steps "
@@ -25,7 +25,11 @@ CAUGHT = {
         "by_frames_and_a_product the_power_itself_is_the_input"
     ).split(),
     "overflow": "a_large_constant_taken a_large_constant_node_taken a_large_number_taken".split(),
-    "distance": ["distances_to_codes"],
+    "distance": (
+        "distances_to_codes squares_by_a_power squares_of_a_norm squares_of_a_root "
+        "squares_that_a_product_adds squares_next_to_a_product squares_in_an_operand "
+        "a_variance_by_powers a_rest_inside_of_a_product"
+    ).split(),
     "carry": "a_state_that_grows a_running_sum".split(),
 }
 """By safety rule, kinds whose error exceeds the bar without it."""

@@ -1,11 +1,12 @@
 """Distances, moments and rests: dots are full if their result nearly cancels in a difference.
 
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` computes squared distances by a dot, for nearest neighbours,
-kernels, codebooks and optimal transport. For near points it is a small difference of large terms,
-for which half has no digits: the nearest code changes, and a kernel is no longer positive. A dot of
-a value that follows from distances with the same points is full as well. The gradient of distances,
-``sum(g) * a - g @ b``, and the centres of clusters are such dots. The sums of these terms are full
-too: ``a * a`` alone has two.
+kernels, codebooks and optimal transport. The dot may add the squares itself (ONNX's ``Gemm``), or
+have them in its operands: ``concat(-2 * a, sum(a**2), 1) @ concat(b, 1, sum(b**2)).T``. For near
+points it is a small difference of large terms, for which half has no digits: the nearest code
+changes, and a kernel is no longer positive. A dot of a value that follows from distances with the
+same points is full as well. The gradient of distances, ``sum(g) * a - g @ b``, and the centres of
+clusters are such dots. The sums of these terms are full too: ``a * a`` alone has two.
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
@@ -23,7 +24,7 @@ is subtracted from the operand of an earlier one, so up to three dots in a row a
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Node
 from duotone.graph.terms import moved, scales, subtracts
@@ -44,8 +45,10 @@ _TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _REST = "subtracted from its own operand: they may nearly cancel"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
-_ADDS, _CONTRACTS = Trait.ADDS, Trait.CONTRACTS  # bound once: these are hot
+_ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
+_MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
+_OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
 
 
 def keep_distances(classes: Classes, background: Background) -> Classes:
@@ -62,12 +65,12 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
     for node in graph.nodes:
-        if classes.is_dot(node) and len(node.inputs) == 2 and search.is_of_distances(node):
+        if classes.is_dot(node) and search.is_of_distances(node):
             gradients = search.gradients(node)
             reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
             sums = (index for dot in gradients for index in search.sums_of(dot))
             reasons |= dict.fromkeys(sums, _TERMS)
-        rests = search.rest(node) if _ADDS in node.traits else ()
+        rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
         reasons |= dict.fromkeys(rests, _REST)
         for dot in search.moments(node) if _ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}
@@ -78,12 +81,32 @@ class _Search(Dots):
     """Searches the sums with a dot's result as a term for squares of the dot's operands."""
 
     def is_of_distances(self, dot: Node) -> bool:
-        operands = self._squares & {self.origin(value) for value in dot.inputs}
-        return bool(operands) and any(
+        parts = [part for value in dot.inputs[:2] for part in self._parts(value)]
+        operands = self._squares & set(map(self.origin, parts))
+        if not operands:
+            return False
+        joined = parts if any(map(self._is_one, parts)) else []
+        return any(
             operands & self._squared(value)
-            for value in self._added_to(dot)
+            for value in (*joined, *dot.inputs[2:], *self._added_to(dot))
             if self.graph.values[value].constant is None
         )
+
+    def _parts(self, value: int) -> Sequence[int]:
+        """Returns the arrays that are concatenated to a value, or the value itself."""
+        node = self.maker(self.origin(value))
+        return (value,) if node is None or _PARTS not in node.traits else node.inputs
+
+    def _is_one(self, value: int) -> bool:
+        """Checks if all elements are 1, the factor of the squares of the other operand."""
+        known = self.graph.values[value].constant
+        return known is not None and known.low == known.high == 1.0
+
+    def _factors(self, node: Node) -> Sequence[int]:
+        """Returns the operands that a node multiplies: those of a power without its exponent."""
+        values = (self.graph.values[v] for v in node.inputs[1:])
+        fixed = all(value.constant is not None or not value.paintable for value in values)
+        return node.inputs[:1] if Trait.RAISES in node.traits and fixed else node.inputs
 
     @functools.cached_property
     def _squares(self) -> set[int]:
@@ -96,7 +119,8 @@ class _Search(Dots):
             return {self.origin(node.inputs[0])}
         summed = [v for v in node.inputs if self.graph.values[v].paintable]  # the axes are integers
         if len(summed) == 1 and not node.traits.isdisjoint(_SUMS):
-            return self._base(summed[0])
+            raises = Trait.RAISES in node.traits  # a norm squares its operand itself
+            return {self.origin(summed[0])} if raises else self._base(summed[0])
         return None
 
     def sums_of(self, dot: int) -> list[int]:
@@ -140,8 +164,8 @@ class _Search(Dots):
             squares = self._squared_by(node)
             if squares is not None:
                 found |= squares
-            elif _ADDS in node.traits or self.keeps(node):
-                queue += self._new(node.inputs, seen)
+            elif not node.traits.isdisjoint(_OF_NORMS) or self.keeps(node):
+                queue += self._new(self._factors(node), seen)
         return found
 
     def _base(self, value: int) -> set[int]:
@@ -149,7 +173,7 @@ class _Search(Dots):
         node = self.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
-        origins = {self.origin(v) for v in node.inputs}
+        origins = set(map(self.origin, self._factors(node)))
         return origins if len(origins) == 1 else set()
 
     def moments(self, node: Node) -> list[Node]:
@@ -161,7 +185,7 @@ class _Search(Dots):
             if product is None or not self._multiplies(product):
                 continue
             for joint, factors in self._second_moments(value):
-                means = [self._means(v, factors, joint) for v in product.inputs]
+                means = [self._means(v, factors, joint) for v in self._factors(product)]
                 reached = [found for _, found in means]
                 if all(reached) and factors <= set[int]().union(*reached):
                     sums = [*joint, *(made for way, _ in means for made in way)]
@@ -170,10 +194,8 @@ class _Search(Dots):
 
     def rest(self, node: Node) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
-        if len(node.inputs) != 2 or not subtracts(self.graph, node):
-            return []
         found = list[int]()
-        for value, other in (node.inputs, node.inputs[::-1]):
+        for value, other in self._differences(node):
             origin = self._unweighted(other)
             way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
             maker = self.maker(origin)
@@ -182,14 +204,22 @@ class _Search(Dots):
             found += [node.index for node in way]
         return found
 
+    def _differences(self, node: Node) -> list[Sequence[int]]:
+        """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
+        if node.attributes.get("subtracts"):
+            return [(node.outputs[0], node.inputs[2])]
+        pair = len(node.inputs) == 2 and subtracts(self.graph, node)
+        return [node.inputs, node.inputs[::-1]] if pair else []
+
     def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
         """Returns the dots in a row that lead from an operand to a value; else empty."""
         dot = self.maker(self._unweighted(value))
         if dot is None or Trait.CONTRACTS not in dot.traits or not most:
             return []
-        if origin in map(self._unweighted, dot.inputs):
+        operands = dot.inputs[:2] if dot.attributes.get("subtracts") else dot.inputs
+        if origin in map(self._unweighted, operands):
             return [dot]
-        for operand in dot.inputs:
+        for operand in operands:
             way = self._way(origin, operand, most - 1)
             if way:
                 return [*way, dot]
@@ -230,7 +260,7 @@ class _Search(Dots):
             for operand in made.inputs:
                 product = self.maker(self.origin(operand))
                 if product is not None and self._multiplies(product):
-                    yield way, set(map(self.origin, product.inputs))
+                    yield way, set(map(self.origin, self._factors(product)))
                 else:
                     queue.append((operand, way))
 

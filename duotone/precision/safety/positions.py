@@ -5,7 +5,8 @@ operations, but not the meaning of numbers. Their sources and their uses reveal 
 
 *Counts* come from counters and from integers by arithmetic (``arange(n) * step``), whatever made
 the integers: an argument, a counter, an index. Sums of truth values (the running sum of one-hot
-rows) are counts too. This rule denies
+rows) are counts too. Features are none, also if a mask of integers multiplies them: results of
+norms and dots, and what follows from them. This rule denies
 
 - dots of counts that follow from counters alone (the mean position under a softmax), or whose other
   operand is not a float32 array either (the angles of a rotary embedding);
@@ -39,7 +40,7 @@ from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.products import flops_of
-from duotone.graph.terms import following
+from duotone.graph.terms import following, scales
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -71,6 +72,7 @@ _KEEP_COUNTS = frozenset(
         Trait.UNDESCRIBED,
     }
 )
+_MAKE_FEATURES = frozenset({Trait.CONTRACTS, Trait.NORMALIZES})
 _ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
 _ERROR = 1 / 32
 """The rounding error near a number from which half is too coarse for values of scale 1."""
@@ -137,16 +139,20 @@ class _Counts:
         flags: truth values, as numbers.
         bits: numbers chosen from the constants 0 and 1 (a triangle, one-hot rows).
         bytes: integers of 8 bits, as numbers, and sums of these and constants.
+        features: results of norms and of dots of other numbers, and values that follow from them.
         plain: counts, flags and single numbers, and values that follow from them alone.
     """
 
     def __init__(self, graph: Graph, ranges: Ranges, half: HalfType) -> None:
         self._values, self._ranges, self._half = graph.values, ranges, half
         self.counts, self.flags, self.inexact = set[int](), set[int](), set[int]()
-        self.bits, self.bytes = set[int](), set[int]()
+        self.bits, self.bytes, self.features = set[int](), set[int](), set[int]()
         known = {v.index for v in graph.values if v.constant is not None}
+        self._fixed = {v.index for v in graph.values if v.producer < 0}.difference(graph.inputs)
         self.plain = set(known)
         for node in graph.nodes:
+            if self._fixed.issuperset(node.inputs):
+                self._fixed.update(node.outputs)
             if known.issuperset(node.inputs):
                 known.update(node.outputs)
             for value in node.outputs:
@@ -177,13 +183,28 @@ class _Counts:
             self.flags.add(value)
         elif not numbers or not self.plain.issuperset(numbers):
             return
-        elif not _KEEP_COUNTS.isdisjoint(node.traits):
+        elif not _KEEP_COUNTS.isdisjoint(node.traits) and not self._masks(node, numbers):
             summed = Trait.SUMS in node.traits and not self.flags.isdisjoint(numbers)
             if summed or not self.counts.isdisjoint(numbers):
                 self.counts.add(value)
             if not self.inexact.isdisjoint(numbers) and not self._normalizes(node):
                 self.inexact.add(value)
         self.plain.add(value)
+        if value not in self.counts and self._is_feature(node, numbers):
+            self.features.add(value)
+
+    def _is_feature(self, node: Node, numbers: Sequence[int]) -> bool:
+        if node.traits.isdisjoint(_MAKE_FEATURES):
+            return not self.features.isdisjoint(numbers)
+        whole = (self.counts, self.flags, self.bits, self.bytes)
+        return all(map(set(numbers).isdisjoint, whole)) and not self._fixed.issuperset(node.inputs)
+
+    def _masks(self, node: Node, numbers: Sequence[int]) -> bool:
+        """Checks if a node multiplies or divides features by integers that no counter made."""
+        scaled = numbers if Trait.MULTIPLIES in node.traits else node.inputs[:1]
+        if self.features.isdisjoint(scaled) or not scales(node):
+            return False
+        return self._fixed.isdisjoint(self.counts.intersection(numbers))
 
     def _is_new(self, node: Node) -> bool:
         """Checks if a node counts, or converts integers to numbers; an unknown one may do so."""
