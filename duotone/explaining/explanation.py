@@ -68,6 +68,7 @@ class Explanation(Viewed, Record):
             names: names of this record and the other, for the text.
 
         Raises:
+            ArgumentTypeError: ``other`` is not a record, or ``names`` is not a pair of strings.
             ArgumentError: the other record is of another program.
 
         Example:
