@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from duotone._checks import check_string
 from duotone.compiling.cache import use_cache
 from duotone.compiling.defaults import DEFAULTS
 from duotone.errors import EnvironmentVariableError
@@ -216,6 +217,7 @@ def check_xla_flags(text: str | None = None) -> None:
         >>> check_xla_flags("")
     """
     text = os.environ.get("XLA_FLAGS", "") if text is None else text
+    check_string("check_xla_flags", "text", text)
     if not text.strip():
         return
     output = _output_of_xla(text)

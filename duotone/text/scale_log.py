@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duotone._checks import path_of
+from duotone._files import prepare_folder
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, kind_of, plural
 
 logger = logging.getLogger("duotone")
@@ -235,7 +237,7 @@ def _scalar_writer(
     if logdir is not None and writer is not None:
         raise ArgumentError(f"{who}: give logdir or writer, not both.")
     if logdir is not None:
-        return _tensorboard(who, Path(logdir))
+        return _tensorboard(who, path_of(who, "logdir", logdir))
     if writer is None:
         return None, None
     for method in ("add_scalar", "scalar"):
@@ -255,5 +257,5 @@ def _tensorboard(
         from tensorboard.summary import Writer
     except ImportError as error:
         raise MissingExtraError(f"{who}(logdir=...)", "tensorboard", "tensorboard") from error
-    scalars = Writer(str(logdir))
+    scalars = Writer(str(prepare_folder(logdir)))
     return scalars.add_scalar, scalars.flush
