@@ -23,7 +23,8 @@ NO_VERB = re.compile(r"(The|An?|True|False|How|Why|Where|Which|All|Every|Each|On
 # A folder or module imports only from the lines above its own: no circles, no upward arrows.
 LAYERS = (
     ("errors", "ops", "_version", "_jax"),
-    ("_checks", "_files", "graph", "text"),
+    ("_checks", "_files"),
+    ("graph", "text"),
     ("precision",),
     ("policy", "devices"),
     ("cost", "explaining", "measuring", "scale"),

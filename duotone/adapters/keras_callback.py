@@ -74,7 +74,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reads the loss scale before the first step."""
-        del logs
         model: Any = self.model
         optimizers = _wrapped_optimizers(model)
         if not optimizers:
@@ -91,12 +90,10 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the count of losses that are not finite."""
-        del epoch, logs
         self._not_finite = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts losses that are not finite; after the first step, prints how the step runs."""
-        del batch
         loss = (logs or {}).get("loss")
         alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
         if loss is not None and not (alarm and alarm.said):  # on the device, without waiting for it
@@ -111,7 +108,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the logs, and logs changes."""
-        del epoch
         optimizers = _wrapped_optimizers(self.model)
         if len(optimizers) == 1 and optimizers[0].half is not None:
             optimizers[0].alarm.lost(int(self._not_finite))
@@ -125,7 +121,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Flushes the TensorBoard writers."""
-        del logs
         for log in self._logs.values():
             log.close()
 

@@ -8,7 +8,7 @@
               or both sides end; after _MOST elements, go on from the farthest position
 
 So it takes at most _MOST steps for each element. ``difflib.SequenceMatcher`` takes a number
-of steps that grows with the square where elements repeat, as operations do: a minute for 10,000.
+of steps that grows with the square of the length where elements repeat, as operations do.
 
 References:
     Myers, "An O(ND) difference algorithm and its variations", Algorithmica 1986.

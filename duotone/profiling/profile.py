@@ -70,7 +70,6 @@ class Profile(Viewed):
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 
     def _compiled(self, event: str, duration_secs: float, **kwargs: Any) -> None:
-        del duration_secs, kwargs
         if event == _COMPILED and not self._begun and not self._problem and self._is_here():
             try:
                 self._begin()

@@ -77,7 +77,7 @@ def test_names_are_a_pair(names) -> None:
 
 
 def test_a_long_program_is_aligned_around_what_one_side_has_alone() -> None:
-    """Catches: a time that grows with the square of the operations (minutes here)."""
+    """Catches: a time that grows with the square of the operations."""
     here = explain(exponential, X, dtype="float16")
     dot, exp = here.operations
     long = [dot, exp, exp, dot, dot] * 8000

@@ -138,14 +138,8 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
             found,
             entry=entries[found.entry],
             stores_half=True,
-            range=_known(ranges.of(node.outputs[0]), half),
         )
     return classes.with_changed(changed)
-
-
-def _known(interval: Interval | None, half: HalfType) -> str:
-    """Returns why half represents a result, in words."""
-    return f"within {half.name}'s range" if interval is None else f"it is {words(interval)}"
 
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
@@ -337,6 +331,5 @@ def _deny_node(
         found,
         entry=dataclasses.replace(entry, kind=Kind.DENY, reason=reason, taint=taint),
         rule=rule,
-        range=reason,
         origin=found.listed,
     )
