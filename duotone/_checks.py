@@ -5,6 +5,7 @@ Each error names the function as the user called it, the argument and the remedy
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,17 +46,22 @@ def path_of(who: str, name: str, value: Any) -> Path:
     return Path(path)
 
 
-def check_whole(who: str, name: str, value: Any, least: int) -> None:
-    """Raises unless an argument is a whole number from ``least`` on.
+def check_whole(who: str, name: str, value: Any, least: int) -> int:
+    """Returns a whole number, such as an integer of NumPy or JAX, as an ``int``.
 
     Raises:
         ArgumentTypeError: it is no whole number.
-        ArgumentError: it is too small.
+        ArgumentError: it is smaller than ``least``.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise ArgumentTypeError(f"{who}: {name} is {shown(value)}; pass a whole number")
-    if value < least:
-        raise ArgumentError(f"{who}: {name} is {value}; pass at least {least}")
+    if number < least:
+        raise ArgumentError(f"{who}: {name} is {number}; pass at least {least}")
+    return number
 
 
 def check_mapping(who: str, name: str, value: Any) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import keras
 
+from duotone._checks import check_whole
 from duotone.adapters.keras_checks import optimizers_of
 from duotone.errors import ArgumentError
-from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm, positive
+from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm
 
 logger = logging.getLogger("duotone")
 
@@ -66,7 +67,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         super().__init__()
         if logdir is None or writer is not None:
             ScaleLog(_NAME, logdir, writer)  # checks the arguments now
-        self._warn_after = positive(_NAME, "warn_after", warn_after)
+        self._warn_after = check_whole(_NAME, "warn_after", warn_after, 1)
         self._logdir, self._writer = logdir, writer
         self._logs: dict[str, ScaleLog] = {}
         self._shown = False

@@ -30,7 +30,7 @@ def aligned(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[Pair]:
 
     Example:
         >>> aligned("abcxd", "abyxcd")
-        [(0, 0), (1, 1), (3, 3), (4, 5)]
+        [(0, 0), (1, 1), (2, 4), (4, 5)]
     """
     found: list[Pair] = []
     start = other = 0
