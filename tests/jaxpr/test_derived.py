@@ -88,6 +88,9 @@ def test_what_cannot_be_painted_together_is_painted_as_any_call(
     assert counts.painted == 1
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="JAX traces one function in one thread at a time"
+)
 def test_a_staged_call_is_declined_while_another_thread_calls_the_function() -> None:
     got, started = [], threading.Event()
 
