@@ -23,7 +23,8 @@ NO_VERB = re.compile(r"(The|An?|True|False|How|Why|Where|Which|All|Every|Each|On
 # A folder or module imports only from the lines above its own: no circles, no upward arrows.
 LAYERS = (
     ("errors", "ops", "_version", "_jax"),
-    ("_files", "graph", "text"),
+    ("_checks", "_files"),
+    ("graph", "text"),
     ("precision",),
     ("policy", "devices"),
     ("cost", "explaining", "measuring", "scale"),
@@ -194,6 +195,7 @@ def test_the_modules_at_the_top():
     assert sorted(path.stem for path in PACKAGE.glob("*.py")) == [
         "__init__",
         "__main__",
+        "_checks",
         "_files",
         "_jax",
         "_version",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
+from duotone._checks import check_switch
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.arguments import is_off
@@ -118,6 +119,7 @@ def enable_mixed_precision_graph_rewrite(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``, whose later name
         is ``tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer``.
     """
+    check_switch("enable_mixed_precision_graph_rewrite", "enabled", enabled)
     dtype = dtype if enabled else OFF
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True, scale=True)
 

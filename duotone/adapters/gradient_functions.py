@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from duotone._checks import check_switch
 from duotone.policy.arguments import without_heal
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
@@ -82,6 +83,7 @@ class GradientFunctions:
         Raises:
             ArgumentTypeError: `loss_fn` is not callable.
         """
+        check_switch("compute_gradients", "has_aux", has_aux)
         self.handed_out |= traced
         # Reads the count before the policy, because a healer writes the policy before the count.
         key = (*identity(loss_fn), bool(has_aux), self._painting)

@@ -13,9 +13,10 @@ from typing import Any
 
 import keras
 
+from duotone._checks import check_whole
 from duotone.adapters.keras_checks import optimizers_of
 from duotone.errors import ArgumentError
-from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm, positive
+from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm
 
 logger = logging.getLogger("duotone")
 
@@ -66,7 +67,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         super().__init__()
         if logdir is None or writer is not None:
             ScaleLog(_NAME, logdir, writer)  # checks the arguments now
-        self._warn_after = positive(_NAME, "warn_after", warn_after)
+        self._warn_after = check_whole(_NAME, "warn_after", warn_after, 1)
         self._logdir, self._writer = logdir, writer
         self._logs: dict[str, ScaleLog] = {}
         self._shown = False
@@ -74,7 +75,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reads the loss scale before the first step."""
-        del logs
         model: Any = self.model
         optimizers = _wrapped_optimizers(model)
         if not optimizers:
@@ -91,12 +91,10 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the count of losses that are not finite."""
-        del epoch, logs
         self._not_finite = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts losses that are not finite; after the first step, prints how the step runs."""
-        del batch
         loss = (logs or {}).get("loss")
         alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
         if loss is not None and not (alarm and alarm.said):  # on the device, without waiting for it
@@ -111,7 +109,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the logs, and logs changes."""
-        del epoch
         optimizers = _wrapped_optimizers(self.model)
         if len(optimizers) == 1 and optimizers[0].half is not None:
             optimizers[0].alarm.lost(int(self._not_finite))
@@ -125,7 +122,6 @@ class LossScaleCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Flushes the TensorBoard writers."""
-        del logs
         for log in self._logs.values():
             log.close()
 

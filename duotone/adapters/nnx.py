@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
+from duotone._checks import check_switch
 from duotone.blaming import blame as _blaming
 from duotone.blaming.blame import Blame
 from duotone.errors import MissingExtraError
@@ -93,6 +94,7 @@ def autocast(
         >>> predict(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), jnp.ones((3, 4))).dtype
         dtype('float32')
     """
+    check_switch("autocast", "enabled", enabled)
     if fn is None:
         return Decorator(autocast, dtype=dtype, policy=policy, enabled=enabled)
     check_callable("autocast", fn)

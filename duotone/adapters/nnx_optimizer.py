@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import optax
 from flax import nnx
 
+from duotone._checks import check_mapping
 from duotone.adapters.gradient_functions import MOST_KEPT, Borrowed, identity
 from duotone.adapters.nnx import (
     TAG,
@@ -255,6 +256,7 @@ class Optimizer(nnx.Optimizer[M]):
         Returns:
             The loss, or ``(loss, aux)`` with ``has_aux``.
         """
+        check_mapping("minimize", "extra_args", extra_args)
         out = self.compute_gradients(loss_fn, model, *args, has_aux=has_aux, **kwargs)
         self.update(model, out, **(extra_args or {}))
         return (out.value, out.aux) if has_aux else out.value

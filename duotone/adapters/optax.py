@@ -29,6 +29,7 @@ import jax
 import optax
 from jax.core import Tracer
 
+from duotone._checks import check_mapping
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient, trained
 from duotone.adapters.wrapped import Minimized, Wrapped, refuse_other_state
@@ -240,8 +241,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             New parameters and state, the loss and aux.
 
         Raises:
-            ArgumentError: as for the two methods.
-            ArgumentTypeError: as for the two methods.
+            ArgumentError, ArgumentTypeError: as for the two methods.
         """
         refuse_other_state(state, params)
         fast = trained(params)
@@ -251,6 +251,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             loss = loss_fn(in_dtypes_of(fast, given), *args, **kwargs)
             return loss[0] if has_aux else loss
 
+        check_mapping("minimize", "extra_args", extra_args)
         extra = {**self._wrapped.offer(value_fn=value_fn), **(extra_args or {})}
         new, state = self.apply_gradients(out, params, state, **extra)
         return Minimized(new, state, out.value, out.aux)

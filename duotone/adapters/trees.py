@@ -36,7 +36,7 @@ def check_differentiable(params: Any) -> None:
             )
 
 
-def check_gradients(grads: Any, params: Any, who: str) -> int | None:
+def check_gradients(grads: Any, params: Any) -> int | None:
     """Refuses gradients of leaves that the parameters do not have, or of another shape.
 
     Returns:
@@ -55,21 +55,21 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     for path, grad in leaves:
         if keystr(path) not in known:
             raise ArgumentError(
-                f"{who}: the gradients have leaf {_leaf_name('grads', path)}, which the parameters "
-                f"do not have; theirs are {_some(known)}. Take the gradients with respect to these "
-                "very parameters."
+                f"update: the gradients have leaf {_leaf_name('grads', path)}, which the "
+                f"parameters do not have; theirs are {_some(known)}. Take the gradients with "
+                "respect to these very parameters."
             )
         shapes = jnp.shape(grad), jnp.shape(known[keystr(path)])
         if examples is None and shapes[0] != shapes[1]:
             raise ArgumentError(
-                f"{who}: the gradient at {_leaf_name('grads', path)} has shape {shapes[0]} and the "
-                f"parameter {shapes[1]}. Take the gradients with respect to these very "
+                f"update: the gradient at {_leaf_name('grads', path)} has shape {shapes[0]} and "
+                f"the parameter {shapes[1]}. Take the gradients with respect to these very "
                 "parameters, and reduce gradients of several devices or batches before."
             )
     return examples
 
 
-def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
+def check_reduced(updates: Any, params: Any, examples: int) -> None:
     """Refuses an optimizer that makes one update out of each of several gradients.
 
     Raises:
@@ -80,7 +80,7 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
         param = known.get(keystr(path), update)
         if jnp.shape(update) != jnp.shape(param):
             raise ArgumentError(
-                f"{who}: every gradient has a first axis of {examples} that its parameter has "
+                f"update: every gradient has a first axis of {examples} that its parameter has "
                 f"not, and the optimizer does not reduce it: its update at "
                 f"{_leaf_name('updates', path)} has shape {jnp.shape(update)} and the parameter "
                 f"{jnp.shape(param)}. Take the mean of the gradients over that axis before, or "

@@ -203,7 +203,7 @@ class Wrapped:
             self.healer.unseen("the gradients do not come from compute_gradients or minimize")
             self._warn_of_float32()
         tree = grads.grads if scaled else grads
-        examples = check_gradients(tree, params, "update")
+        examples = check_gradients(tree, params)
         if scaled:  # optimizers with a line search want these as well
             if examples is not None:  # one step of them all: jax.vmap gave a flag and a loss each
                 finite, value = jnp.all(grads.finite), jnp.mean(grads.value)
@@ -212,7 +212,7 @@ class Wrapped:
         tree, finite = checked_gradients(grads, self.axes, ENABLE)
         if examples is not None:
             made = jax.eval_shape(lambda: updated(self.inner, tree, state.inner, params, extra)[0])
-            check_reduced(made, params, examples, "update")
+            check_reduced(made, params, examples)
         with switched_off() if self.dtype == OFF else contextlib.nullcontext():
             result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
         loss = grads.value if scaled and jnp.ndim(grads.value) == 0 else None

@@ -224,7 +224,7 @@ def _in_float32(
     if record.verdict is not Verdict.FLOAT32:
         return None
     differentiated = program.is_loss and not program.reference.is_loss
-    of_gradient = differentiated and program.reference.is_result_finite(rows, 0)
+    of_gradient = differentiated and program.reference.is_loss_finite(rows)
     return dataclasses.replace(record, of_gradient=of_gradient)
 
 
@@ -299,9 +299,9 @@ class Instrumented:
             StepRun(sites, read, readers, marked, self.arguments, self._results), self.half
         )
 
-    def is_result_finite(self, rows: Any, position: int) -> bool:
-        """Returns True if a result is finite in float32."""
-        site = self._results[position]
+    def is_loss_finite(self, rows: Any) -> bool:
+        """Returns True if the first result is finite in float32."""
+        site = self._results[0]
         return site < 0 or math.isinf(rows[site, FULL_TICK])
 
     def _noted(self, kind: RowKind, arrays: list[Any]) -> Any:

@@ -197,7 +197,6 @@ def _joined_looks(one: Any, other: Any) -> Any:
 
 def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
     """Makes rows of errors, ``float32[values, 2]``; 0 for values that are their own references."""
-    del iteration
     groups = _grouped(notes)
     found = [_sums(*_stacked_notes([notes[k] for k in group])) for group in groups]
     order = [k for group in groups for k in group]

@@ -116,13 +116,11 @@ class _Run:
 
     def _audit(self, event: str, arguments: object) -> None:
         """Counts the processes that the script starts, since the trace does not include them."""
-        del arguments
         if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"):
             self._started += 1
 
     def _terminated(self, number: int, frame: object) -> None:
         """Ends the script by an exception, so that there is a report; a forked process dies."""
-        del frame
         if os.getpid() != self._process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

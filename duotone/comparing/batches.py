@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -56,7 +56,7 @@ def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
         ArgumentTypeError: ``given`` contains something other than integers.
         ArgumentError: there is no such argument, or the first axes of its arrays differ.
     """
-    positions = (given,) if isinstance(given, int) else tuple(given)
+    positions = tuple(given) if isinstance(given, Iterable) else (given,)
     if not positions or not all(type(position) is int for position in positions):
         raise ArgumentTypeError(
             f"compare: batch is {shown(given)}; pass the positions of the arguments whose first "

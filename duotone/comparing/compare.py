@@ -16,6 +16,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from duotone._checks import check_switch
 from duotone.comparing.batches import batch_of
 from duotone.comparing.comparison import (
     DOUBT,
@@ -135,6 +136,8 @@ class ComparisonPlan:
         batch: int | Sequence[int] | None = None,
     ) -> None:
         """Checks the arguments, which are those of :func:`compare`; traces nothing."""
+        if exact is not None:
+            check_switch("compare", "exact", exact)
         self.forms = Forms("compare", step, args, kwargs, dtype, policy)
         self.name, self.exact = self.forms.name, exact
         self.targets = _found(targets)

@@ -201,11 +201,11 @@ class SideBySide:
         Raises:
             ArgumentError: there is no such row.
         """
+        if not isinstance(form, str) or form not in FORMS:
+            raise ArgumentError(f"row: form is {shown(form)}; it takes {_listed(FORMS)}")
         for row in self.rows:
             if (row.target, row.form) == (str(target).lower(), form):
                 return row
-        if form not in FORMS:
-            raise ArgumentError(f"row: form is {shown(form)}; it takes {_listed(FORMS)}")
         raise ArgumentError(f"row: target is {shown(target)}; there are {_listed(self.targets)}")
 
     def to_dict(self) -> dict[str, Any]:

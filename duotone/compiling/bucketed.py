@@ -23,6 +23,7 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
+from duotone._checks import check_string, check_switch, check_whole
 from duotone.compiling.bucket_arguments import (
     Argument,
     check_names,
@@ -368,9 +369,12 @@ def bucketed(
     axes = checked_axes(fn, axis)
     check_neutral(neutral, axes)
     check_names(fn, [name for name in (*axes, mask) if isinstance(name, str)])
-    if isinstance(programs, bool) or not isinstance(programs, int) or programs < 1:
-        raise ArgumentError(f"bucketed: programs is {shown(programs)}; keep at least 1")
+    check_whole("bucketed", "programs", programs, 1)
+    check_switch("bucketed", "verify", verify)
+    if mask is not None:
+        check_string("bucketed", "mask", mask)
     if background is None:
         background = DEFAULTS.background
+    check_switch("bucketed", "background", background)
     lengths = checked_sizes(sizes)
     return Bucketed(fn, axes, lengths, neutral, mask, verify, programs, background)

@@ -11,6 +11,7 @@ import errno
 import tempfile
 from pathlib import Path
 
+from duotone._checks import path_of
 from duotone.errors import ArgumentError, ArgumentTypeError, WriteError, shown
 
 
@@ -25,7 +26,7 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     Raises:
         WriteError: the folder is a file, or is not writable.
         ArgumentError: ``min_seconds`` is negative, or the folder has no name.
-        ArgumentTypeError: the folder is not a path.
+        ArgumentTypeError: the folder is not a path, or ``min_seconds`` is not a number.
 
     Example:
         >>> import tempfile, duotone
@@ -36,15 +37,17 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
+    if isinstance(min_seconds, bool) or not isinstance(min_seconds, int | float):
+        raise ArgumentTypeError(
+            f"use_cache: min_seconds is {shown(min_seconds)}; pass a number of seconds"
+        )
     if not min_seconds >= 0:
         raise ArgumentError(
             f"use_cache: min_seconds is {min_seconds}; pass 0 to keep every program"
         )
-    if folder is not None and not isinstance(folder, str | Path):
-        raise ArgumentTypeError(f"use_cache: folder is {shown(folder)}; pass a path, or None")
-    if folder == "":
-        raise ArgumentError("use_cache: the folder has no name; pass a path, or None for no cache")
-    path = None if folder is None else str(_checked(Path(folder).expanduser()))
+    path = None
+    if folder is not None:
+        path = str(_checked(path_of("use_cache", "folder", folder).expanduser()))
     jax.config.update("jax_compilation_cache_dir", path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -20,19 +20,20 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from duotone import _jax
+from duotone._checks import check_string, check_strings, check_switch, check_whole
 from duotone.compiling.background_compile import Swapped
 from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.defaults import DEFAULTS, jit_is_disabled
 from duotone.devices.options import compiler_options, painting_for
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.errors import ArgumentError
 from duotone.jaxpr.reading.signature import Results, Signature
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.own_jit import decided
@@ -107,21 +108,18 @@ def cluster_jit(
         max_cluster_size = DEFAULTS.max_cluster_size
     if background is None:
         background = DEFAULTS.background
-    _check_size("min_cluster_size", min_cluster_size)
+    check_switch("cluster_jit", "background", background)
+    check_whole("cluster_jit", "min_cluster_size", min_cluster_size, 1)
     if max_cluster_size is not None:
-        _check_size("max_cluster_size", max_cluster_size)
+        check_whole("cluster_jit", "max_cluster_size", max_cluster_size, 1)
         if max_cluster_size < min_cluster_size:
             raise ArgumentError(
                 f"cluster_jit: max_cluster_size is {max_cluster_size}, below min_cluster_size, "
                 f"{min_cluster_size}; pass min_cluster_size={max_cluster_size} as well"
             )
-    if isinstance(exclude_ops, str) or not all(isinstance(name, str) for name in exclude_ops):
-        raise ArgumentTypeError(
-            f"cluster_jit: exclude_ops is {shown(exclude_ops)}; pass names of primitives: "
-            'exclude_ops=["dot_general"]'
-        )
+    check_strings("cluster_jit", "exclude_ops", exclude_ops)
     if threads is not None:
-        _check_size("threads", threads)
+        check_whole("cluster_jit", "threads", threads, 1)
     numbers = _argument_numbers(donate_argnums)
     sizes = Sizes(min_cluster_size, max_cluster_size, frozenset(exclude_ops))
     runner = _Runner(fn, sizes, numbers, threads or min(os.cpu_count() or 1, 8), background)
@@ -148,28 +146,15 @@ def cluster_scope(name: str) -> Iterator[None]:
         >>> with duotone.cluster_scope("head"):
         ...     logits = jnp.ones((2, 4)) @ jnp.ones((4, 3))
     """
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"cluster_scope: name is {shown(name)}; pass a string")
+    check_string("cluster_scope", "name", name)
     with jax.named_scope(f"{SCOPE}.{next(_NUMBERS)}.{name}"):
         yield
 
 
-def _check_size(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"cluster_jit: {name} is {shown(value)}; pass a whole number")
-    if value < 1:
-        raise ArgumentError(f"cluster_jit: {name} is {value}; pass at least 1")
-
-
 def _argument_numbers(value: Any) -> tuple[int, ...]:
-    numbers = (value,) if isinstance(value, int) else tuple(value)
+    numbers = tuple(value) if isinstance(value, Iterable) else (value,)
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise ArgumentTypeError(
-                f"cluster_jit: donate_argnums is {shown(value)}; pass positions: (0, 1)"
-            )
-        if number < 0:
-            raise ArgumentError(f"cluster_jit: donate_argnums has {number}; count arguments from 0")
+        check_whole("cluster_jit", "donate_argnums", number, 0)
     return numbers
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
+from duotone._checks import check_switch
 from duotone.compiling.cluster_parts import Sizes
 from duotone.compiling.cluster_program import clusters_of
 from duotone.compiling.defaults import DEFAULTS
@@ -98,6 +99,7 @@ def clusters(
         (300, 3, 100)
     """
     check_callable("clusters", fn)
+    check_switch("clusters", "compile", compile)
     start = time.perf_counter()
     arrays, signature = flatten_call(describe_callable(fn, "clusters"), args, kwargs)
     traced = trace(fn, signature, arrays)

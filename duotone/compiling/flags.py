@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from duotone._checks import check_string
 from duotone.compiling.cache import use_cache
 from duotone.compiling.defaults import DEFAULTS
 from duotone.errors import EnvironmentVariableError
@@ -156,7 +157,7 @@ def read_tf_xla_flags(text: str) -> dict[str, str]:
         {'tf_xla_auto_jit': '2', 'tf_xla_cpu_global_jit': ''}
     """
     known, found = {flag.name: flag for flag in TF_XLA_FLAGS}, {}
-    for word in _words("TF_XLA_FLAGS", text):
+    for word in _words(text):
         name, _, value = word.lstrip("-").partition("=")
         if not word.startswith("--") or name not in known:
             raise _unknown("TF_XLA_FLAGS", word, name, list(known))
@@ -216,6 +217,7 @@ def check_xla_flags(text: str | None = None) -> None:
         >>> check_xla_flags("")
     """
     text = os.environ.get("XLA_FLAGS", "") if text is None else text
+    check_string("check_xla_flags", "text", text)
     if not text.strip():
         return
     output = _output_of_xla(text)
@@ -264,8 +266,8 @@ def _unknown(variable: str, word: str, name: str, known: list[str]) -> Environme
     return EnvironmentVariableError(f"{variable}: {word} is not a known flag; {hint}")
 
 
-def _words(variable: str, text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise EnvironmentVariableError(f"{variable}: {text!r} cannot be read: {error}") from error
+        raise EnvironmentVariableError(f"TF_XLA_FLAGS: {text!r} cannot be read: {error}") from error

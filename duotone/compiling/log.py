@@ -11,6 +11,8 @@ import re
 import threading
 from typing import Any
 
+from duotone._checks import check_switch
+
 logger = logging.getLogger("duotone")
 
 MODULE = "xla_compilation_cache"
@@ -58,6 +60,7 @@ def log_compilations(enabled: bool = True) -> None:
     """
     import jax.monitoring
 
+    check_switch("log_compilations", "enabled", enabled)
     _LOG.enabled = enabled
     if enabled and not _LOG.listening:
         _LOG.listening = True

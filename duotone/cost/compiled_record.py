@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from duotone._checks import check_whole
 from duotone.errors import ArgumentError, shown
 
 _COSTS = ("bytes", "seconds", "flops")
@@ -170,8 +171,10 @@ class ProgramCost:
 
         Raises:
             ArgumentError: ``by`` is none of them.
+            ArgumentTypeError: ``count`` is not a whole number.
         """
-        if by not in _COSTS:
+        check_whole("largest", "count", count, 0)
+        if not isinstance(by, str) or by not in _COSTS:
             raise ArgumentError(
                 f"largest: by is {shown(by)}; it takes {', '.join(map(repr, _COSTS))}"
             )

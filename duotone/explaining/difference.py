@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.explaining.alignment import aligned
 from duotone.explaining.operation_rows import detail_of, precision_of, result_of, rule_of
 from duotone.precision.record import OperationRecord, Record
 from duotone.text.columns import columns
@@ -71,16 +72,32 @@ def difference(here: Record, there: Record, names: tuple[str, str]) -> RecordDif
         The operations whose precision, rule or optimizations differ.
 
     Raises:
+        ArgumentTypeError: ``there`` is no record, or ``names`` is not a pair of strings.
         ArgumentError: the records are of two programs.
     """
-    pairs, only = _aligned(here.operations, there.operations)
-    most = max(len(here.operations), len(there.operations))
-    if len(pairs) < _ALIKE * most:
-        counts = f"{len(here.operations)} and {len(there.operations)} operations"
-        raise ArgumentError(
-            f"difference: the records are of two programs, with {counts} of which {len(pairs)} are "
-            "in both. Explain the same function with arguments of the same shapes and dtypes."
+    if not isinstance(there, Record):
+        raise ArgumentTypeError(
+            f"difference: other is {shown(there)}; pass what duotone.explain returned for the same "
+            "function"
         )
+    if not (
+        isinstance(names, tuple | list)
+        and len(names) == 2
+        and all(isinstance(name, str) for name in names)
+    ):
+        raise ArgumentTypeError(
+            f"difference: names is {shown(names)}; pass a name for each record: ('h200', 'cpu')"
+        )
+    mine, theirs = ([_operation(o) for o in record.operations] for record in (here, there))
+    # Counting is faster than aligning two programs that have little in common.
+    _check_alike((Counter(mine) & Counter(theirs)).total(), len(mine), len(theirs))
+    same = aligned(mine, theirs)
+    _check_alike(len(same), len(mine), len(theirs))
+    pairs = [(here.operations[i], there.operations[j]) for i, j in same]
+    only = (
+        _others(here.operations, {i for i, _ in same}),
+        _others(there.operations, {j for _, j in same}),
+    )
     changed = (OperationDifference(*pair) for pair in pairs if _choice(pair[0]) != _choice(pair[1]))
     dtypes = (here.summary.half_dtype, there.summary.half_dtype)
     return RecordDifference(names, dtypes, tuple(changed), len(pairs), only)
@@ -90,22 +107,20 @@ _ALIKE = 0.75
 """The share of the operations of one program that another must have to be the same for a device."""
 
 
-def _aligned(
-    here: Sequence[OperationRecord], there: Sequence[OperationRecord]
-) -> tuple[list[_Pair], tuple[tuple[OperationRecord, ...], tuple[OperationRecord, ...]]]:
-    """Returns the operations of both programs in pairs, and those of one only."""
-    mine, theirs = [_operation(o) for o in here], [_operation(o) for o in there]
-    if mine == theirs:
-        return list(zip(here, there, strict=True)), ((), ())
-    matcher = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
-    pairs, left, right = list[_Pair](), list[OperationRecord](), list[OperationRecord]()
-    for tag, start, stop, other_start, other_stop in matcher.get_opcodes():
-        if tag == "equal":
-            pairs += zip(here[start:stop], there[other_start:other_stop], strict=True)
-        else:
-            left += here[start:stop]
-            right += there[other_start:other_stop]
-    return pairs, (tuple(left), tuple(right))
+def _check_alike(both: int, mine: int, theirs: int) -> None:
+    if both < _ALIKE * max(mine, theirs):
+        raise ArgumentError(
+            f"difference: the records are of two programs, with {mine} and {theirs} operations of "
+            f"which {both} are in both. Explain the same function with arguments of the same "
+            "shapes and dtypes."
+        )
+
+
+def _others(
+    operations: Sequence[OperationRecord], positions: Collection[int]
+) -> tuple[OperationRecord, ...]:
+    """Returns the operations at all other positions."""
+    return tuple(o for index, o in enumerate(operations) if index not in positions)
 
 
 def _operation(o: OperationRecord) -> tuple[Any, ...]:

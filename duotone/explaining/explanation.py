@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from duotone._checks import path_of
 from duotone._files import write_atomically
 from duotone.explaining.difference import RecordDifference, difference
 from duotone.explaining.operation_rows import Rows
@@ -68,6 +69,7 @@ class Explanation(Viewed, Record):
             names: names of this record and the other, for the text.
 
         Raises:
+            ArgumentTypeError: ``other`` is not a record, or ``names`` is not a pair of strings.
             ArgumentError: the other record is of another program.
 
         Example:
@@ -110,4 +112,4 @@ class Explanation(Viewed, Record):
         """
         from duotone.explaining.model_explorer import collection_of_record
 
-        write_atomically(Path(file), collection_of_record(self))
+        write_atomically(path_of("to_model_explorer", "file", file), collection_of_record(self))

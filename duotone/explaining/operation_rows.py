@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+from duotone._checks import check_string, check_whole
 from duotone.errors import ArgumentError
 from duotone.precision.record import OperationRecord, Record
 from duotone.precision.rules import WORDS, Rule
@@ -39,7 +40,13 @@ class Rows(Lines, Sequence[OperationRecord]):
 
         Raises:
             ArgumentError: there is no such rule, or nothing matches ``where``.
+            ArgumentTypeError: ``where`` or ``rule`` is no string, or ``most`` no whole number.
         """
+        for name, words in (("where", where), ("rule", rule)):
+            if words is not None:
+                check_string("rows", name, words)
+        if most is not None:
+            check_whole("rows", "most", most, 0)
         found = list(record.operations)
         self.nothing = ""
         if rule is not None:

@@ -18,6 +18,7 @@ import jax
 import jax.export
 import numpy as np
 
+from duotone._checks import path_of
 from duotone._files import check_new_folder
 from duotone._version import __version__
 from duotone.devices.assumed import assuming
@@ -165,7 +166,7 @@ def export(
     fn = _painted(fn, dtype, policy)
     settings = api.settings_of(fn)
     assert settings is not None, "autocast returned it"
-    folder = Path(path)
+    folder = path_of("export", "path", path)
     check_new_folder(folder)
     if format == "onnx":
         _check_for_onnx(target, platforms)

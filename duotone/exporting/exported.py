@@ -15,6 +15,7 @@ import jax
 import jax.export
 import numpy as np
 
+from duotone._checks import path_of
 from duotone.devices.options import compiler_options
 from duotone.errors import ArgumentError
 from duotone.jaxpr.running.own_jit import may_have_options
@@ -234,7 +235,7 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
         ...     duotone.read_export(f"{folder}/double").call(jnp.ones(3))
         Array([2., 2., 2.], dtype=float32)
     """
-    folder = Path(path)
+    folder = path_of("read_export", "path", path)
     about = folder / DESCRIPTION
     try:
         description = json.loads(about.read_text(encoding="utf-8"))

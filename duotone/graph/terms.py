@@ -95,12 +95,10 @@ SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 
 
 def _never(node: Node) -> bool:
-    del node
     return False
 
 
 def _always(node: Node, value: int) -> bool:
-    del node, value
     return True
 
 
@@ -136,7 +134,6 @@ def reached(
     nodes: Mapping[int, Node],
     starts: Iterable[int],
     next_to: Callable[[Node], Iterable[int]],
-    passes: Callable[[Node], bool] = lambda _: True,
 ) -> set[int]:
     """Returns the nodes that can be reached from others; a start only if a path leads back to it.
 
@@ -144,12 +141,11 @@ def reached(
         nodes: by index, such as those of a loop.
         starts: indices of nodes.
         next_to: returns the indices of the nodes next to one: its readers, or its makers.
-        passes: returns whether a path may lead to a node.
     """
     found, queue = set[int](), list(starts)
     while queue:
         for index in next_to(nodes[queue.pop()]):
-            if index not in found and index in nodes and passes(nodes[index]):
+            if index not in found and index in nodes:
                 found.add(index)
                 queue.append(index)
     return found

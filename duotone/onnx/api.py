@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from duotone._checks import check_switch, path_of
+from duotone.errors import ArgumentTypeError, shown
 from duotone.graph.collector import collector_paused
 from duotone.onnx import files
 from duotone.onnx.apply import apply
@@ -114,7 +116,8 @@ def rewrite(
     """
     on_stage("reading")
     source = _in_opset(files.read(model), opset)
-    target = None if out is None else Path(out)
+    check_switch("duotone.onnx.rewrite", "overwrite", overwrite)
+    target = None if out is None else path_of("duotone.onnx.rewrite", "out", out)
     if target is not None:
         files.check_output(source, target, overwrite=overwrite)
     settings = make_settings(
@@ -238,10 +241,19 @@ def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> 
 
     Returns:
         An object that ``rich`` prints and notebooks show.
+
+    Raises:
+        ArgumentTypeError: ``record`` is neither of the two.
+        ArgumentError: nothing matches ``where``.
     """
     from duotone.explaining.operation_rows import Rows
     from duotone.explaining.overview import Overview
 
     found = record.record if isinstance(record, Rewritten) else record
+    if not isinstance(found, Record):
+        raise ArgumentTypeError(
+            f"duotone.onnx.view: record is {shown(record)}; pass what duotone.onnx.explain or "
+            "rewrite returned"
+        )
     hint = "duotone.onnx.view(record, '*')"
     return Overview(found, hint=hint) if where is None else Rows(found, where, most=most)

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Collection
 
+from duotone._checks import check_whole
 from duotone.errors import ArgumentError, OnnxError
 from duotone.graph.graph import HalfType
 from duotone.onnx.parts import Built
@@ -86,7 +87,8 @@ def converted(model: ModelProto, opset: int) -> ModelProto:
         ArgumentError: there is no such opset.
         OnnxError: the converter has no rule for an operation of the model.
     """
-    if not 1 <= opset <= newest():
+    check_whole("duotone.onnx.rewrite", "opset", opset, 1)
+    if opset > newest():
         raise ArgumentError(f"opset={opset}: the installed onnx has the opsets 1 to {newest()}.")
     try:
         made = ONNX.version_converter.convert_version(model, opset)

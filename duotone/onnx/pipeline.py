@@ -16,7 +16,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from duotone.errors import ArgumentError, OnnxError, PolicyError
+from duotone._checks import check_strings, check_switch
+from duotone.errors import OnnxError, PolicyError
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
@@ -31,7 +32,7 @@ from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external
 from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
-from duotone.policy.arguments import check_painter, half_of_model
+from duotone.policy.arguments import check_painter, check_policy, half_of_model
 from duotone.policy.policy import LISTS, Policy
 from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.classify.classes import Classes
@@ -120,6 +121,9 @@ def make_settings(
         PolicyError: the policy has a field without a meaning for a model.
     """
     half = half_of_model(dtype)
+    check_policy("duotone.onnx", policy)
+    check_switch("duotone.onnx", "keep_io", keep_io)
+    check_switch("duotone.onnx", "fold_inputs", fold_inputs)
     given = policy or Policy()
     for field in _NOT_FOR_MODELS:
         if getattr(given, field):
@@ -129,9 +133,8 @@ def make_settings(
             )
     merged = given.merged_with_environment()
     _say_ignored(merged)
-    asked = check_painter(painter or merged.painter, PAINTERS)
-    if isinstance(keep_full, str):
-        raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
+    asked = check_painter(merged.painter if painter is None else painter, PAINTERS)
+    check_strings("duotone.onnx", "keep_full", keep_full)
     merged = without(merged, (*_NOT_FOR_MODELS, *_NOT_READ))
     kept = (*merged.keep_full, *keep_full)
     merged = dataclasses.replace(merged, painter=asked, keep_full=kept)

@@ -26,7 +26,6 @@ def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str
 
 
 def _matmul(node: NodeProto, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
-    del node
     return matmul_axes(lhs, rhs)
 
 

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, shown
 from duotone.ops.onnx import ENTRIES
 
 _ALL = frozenset(entry.op for entry in ENTRIES)
@@ -58,6 +58,6 @@ def without_half(provider: str | None, half: str) -> frozenset[str]:
     """
     if provider is None:
         return frozenset()
-    if provider not in PROVIDERS:
-        raise ArgumentError(f"provider={provider!r}: it takes {', '.join(PROVIDERS)}.")
+    if not isinstance(provider, str) or provider not in PROVIDERS:
+        raise ArgumentError(f"provider={shown(provider)}: it takes {', '.join(PROVIDERS)}.")
     return _TABLES[provider, half]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from duotone.errors import ArgumentError, MissingExtraError, plural
+from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, plural, shown
 from duotone.graph.graph import HALF_TYPES
 from duotone.onnx import files, running
 from duotone.onnx.api import Rewritten
@@ -107,6 +107,10 @@ def check_range(model: Any, done: Rewritten) -> RangeCheck:
         >>> check_range(model, duotone.onnx.rewrite(model)).outside[32767]
         ('MatMul y',)
     """
+    if not isinstance(done, Rewritten):
+        raise ArgumentTypeError(
+            f"check_range: done is {shown(done)}; pass what duotone.onnx.rewrite returned"
+        )
     start = time.perf_counter()
     declined = _why_not(done)
     if declined:

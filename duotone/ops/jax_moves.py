@@ -147,16 +147,14 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "eq ne lt le gt ge",
-        "bounds compares decides",
+        "bounds decides",
         _COMPARES,
         f"{TF} Equal, Less",
         cost=_CHEAP,
         interval="eq ne less less greater greater",
     ),
-    *rows(
-        Kind.CLEAR, "eq_to lt_to le_to", "bounds compares decides", _COMPARES, f"{TF} Equal, Less"
-    ),
-    *rows(Kind.CLEAR, "eq_calculated", "compares decides equality", _COMPARES, f"{TF} Equal"),
+    *rows(Kind.CLEAR, "eq_to lt_to le_to", "bounds decides", _COMPARES, f"{TF} Equal, Less"),
+    *rows(Kind.CLEAR, "eq_calculated", "decides equality", _COMPARES, f"{TF} Equal"),
     *rows(
         Kind.CLEAR,
         "floor ceil round",

@@ -129,7 +129,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "Equal Less Greater LessOrEqual GreaterOrEqual",
-        "bounds compares decides",
+        "bounds decides",
         _COMPARES,
         f"{TF} Equal, Less",
         cost=_CHEAP,
@@ -144,7 +144,7 @@ CLEAR = (
         interval="floor ceil round",
     ),
     *rows(Kind.CLEAR, "Sign", "", _COMPARES, _SIGN_SOURCE, cost=_CHEAP, interval="sign"),
-    *rows(Kind.CLEAR, "IsNaN IsInf", "compares", _COMPARES, _SIGN_SOURCE),
+    *rows(Kind.CLEAR, "IsNaN IsInf", "", _COMPARES, _SIGN_SOURCE),
     *rows(
         Kind.CLEAR,
         "Cast",

@@ -120,12 +120,6 @@ class Trait(enum.StrEnum):
         "reduce_max",
         "max compares two operands",
     )
-    COMPARES = (
-        "compares",
-        "gives truth values by comparing its operands",
-        "lt",
-        "sign gives numbers",
-    )
     EQUALITY = (
         "equality",
         "asks whether two computed values are equal, and must see both as first computed",

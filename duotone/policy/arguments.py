@@ -103,9 +103,9 @@ def half_of_model(dtype: Any) -> HalfType:
     Raises:
         ArgumentError: it is not the name of a half type.
     """
-    name = canonical(dtype) if isinstance(dtype, str) else dtype
+    name = canonical(dtype) if isinstance(dtype, str) else ""
     if name not in HALF_TYPES:
-        raise ArgumentError(f"dtype={name!r}: it takes 'float16' or 'bfloat16'.")
+        raise ArgumentError(f"dtype={shown(dtype)}: it takes 'float16' or 'bfloat16'.")
     return HALF_TYPES[name]
 
 
@@ -115,8 +115,8 @@ def check_painter(painter: str, known: Iterable[str]) -> str:
     Raises:
         ArgumentError: a front end does not have it.
     """
-    if painter not in known:
-        raise ArgumentError(f"painter={painter!r}: it takes {', '.join(map(repr, known))}.")
+    if not isinstance(painter, str) or painter not in known:
+        raise ArgumentError(f"painter={shown(painter)}: it takes {', '.join(map(repr, known))}.")
     return painter
 
 
@@ -126,6 +126,8 @@ def _name_of(dtype: Any) -> str:
         dtype = canonical(dtype)
         if dtype in HALF_TYPES or dtype == OFF:
             return dtype
+    if hasattr(dtype, "dtype") and not isinstance(dtype, type):
+        raise TypeError  # an array, of which NumPy would take the dtype
     return np.dtype(getattr(dtype, "as_numpy_dtype", dtype)).name
 
 

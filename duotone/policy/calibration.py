@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from duotone._checks import path_of
 from duotone._files import explained, write_atomically
 from duotone.errors import CalibrationError
 from duotone.policy import ranges_view as ranges
@@ -119,7 +120,7 @@ class Calibration:
             CalibrationError: the folder does not exist, or ``path`` is a folder.
             WriteError: the file system refuses the file (a full disk, a name that is too long).
         """
-        file = Path(path)
+        file = path_of("Calibration.save", "path", path)
         with explained(file):  # of a name that is too long not even this can be asked
             is_folder = file.is_dir()
         if is_folder:
@@ -154,7 +155,7 @@ class Calibration:
         Raises:
             CalibrationError: there is no such file, or it contains something else.
         """
-        file = Path(path)
+        file = path_of("Calibration.load", "path", path)
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duotone._checks import path_of
 from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, shown
 from duotone.policy.calibration import Calibration
 from duotone.policy.environment import (
@@ -277,7 +278,7 @@ class Policy:
             PolicyError: the file is missing or invalid; the message names it.
             CalibrationError: the calibration that it names cannot be loaded.
         """
-        fields = read_policy_file(Path(path), _DEFAULTS)
+        fields = read_policy_file(path_of("Policy.from_file", "path", path), _DEFAULTS)
         try:
             return cls(**fields)
         except PolicyError as error:

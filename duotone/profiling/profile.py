@@ -15,6 +15,7 @@ import jax
 import jax.monitoring
 import jax.profiler
 
+from duotone._checks import path_of
 from duotone._files import prepare_folder
 from duotone.errors import TraceError
 from duotone.profiling.asked import ProfileChoices
@@ -69,7 +70,6 @@ class Profile(Viewed):
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 
     def _compiled(self, event: str, duration_secs: float, **kwargs: Any) -> None:
-        del duration_secs, kwargs
         if event == _COMPILED and not self._begun and not self._problem and self._is_here():
             try:
                 self._begin()
@@ -179,7 +179,7 @@ def profile(
         >>> seen.record.summary.iterations, seen.record.summary.counted
         (5, 4)
     """
-    return Profile(Path(out), ProfileChoices(key_node, iter_start, iter_stop))
+    return Profile(path_of("profile", "out", out), ProfileChoices(key_node, iter_start, iter_stop))
 
 
 def read_profile(
@@ -214,8 +214,8 @@ def read_profile(
         duotone.errors.TraceError: there is no trace no/such.xplane.pb...
     """
     asked = ProfileChoices(key_node, iter_start, iter_stop)
-    found = Profile(None if out is None else Path(out), asked)
-    found.record = _read(_trace_at(Path(path)), asked, [])
+    found = Profile(None if out is None else path_of("read_profile", "out", out), asked)
+    found.record = _read(_trace_at(path_of("read_profile", "path", path)), asked, [])
     if found.folder is not None:
         write_profile(found.record, prepare_folder(found.folder))
     return found

@@ -27,7 +27,6 @@ def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
 
 
 def _compiles(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
-    del sums
     rows = [row for row in record.iterations if row.counted]
     compiled = [row for row in rows if row.compiled]
     if len(rows) > 1 and 2 * len(compiled) > len(rows):
@@ -87,7 +86,6 @@ def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
 
 
 def _casts(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
-    del record
     casts = [s for s in sums if s.fact and s.fact.only_casts]
     share = _share(casts, sums)
     if share > _PART:

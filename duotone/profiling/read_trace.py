@@ -152,7 +152,6 @@ class _Reader:
         If an operation ended within its launch, its end event comes next, and the loop need not
         compare the numbers of the two events.
         """
-        del title
         what_is = self._what
         launched, launched_end, launched_name = None, 0.0, ""
         for event in events:

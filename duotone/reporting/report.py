@@ -14,12 +14,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from duotone._checks import check_switch, path_of
 from duotone._files import check_free, write_atomically
 from duotone.advising.advice import AdviceRecord
 from duotone.blaming.findings import BlameRecord
 from duotone.comparing.comparison import SideBySide
 from duotone.devices import Target, assuming, find_target
-from duotone.errors import ArgumentTypeError, shown
 from duotone.explaining.page.assemble import make_page
 from duotone.jaxpr.reading.signature import name_of
 from duotone.policy.policy import Policy
@@ -86,9 +86,8 @@ def report(
         >>> page.startswith("<!DOCTYPE html>")
         True
     """
-    if not isinstance(out, str | PathLike) or not str(out):
-        raise ArgumentTypeError(f"report: out is {shown(out)}; pass the name of a file")
-    path = Path(out)
+    path = path_of("report", "out", out)
+    check_switch("report", "overwrite", overwrite)
     check_free(path, overwrite=overwrite)
     device = None if target is None else find_target(target)
     with assuming(None if device is None else device.device()):

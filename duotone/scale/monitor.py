@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from duotone._checks import check_whole
 from duotone.errors import ArgumentTypeError, with_article
 from duotone.scale.optimizer_state import MixedPrecisionState, check, find, read
-from duotone.text.scale_log import ScaleLog, StuckAlarm, positive, whole
+from duotone.text.scale_log import ScaleLog, StuckAlarm
 
 _NAME = "LossScaleMonitor"
 
@@ -71,12 +72,12 @@ class LossScaleMonitor:
                 f"got {with_article(f'{module} {type(optimizer).__name__}')}, which has no loss "
                 "scale."
             )
-        self._every = positive(_NAME, "every", every)
+        self._every = check_whole(_NAME, "every", every, 1)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
         self._find: Callable[[Any], MixedPrecisionState] | None
         self._find = getattr(optimizer, "find_state", None)
         if warn_after is not None:
-            self._alarm.warn_after = positive(_NAME, "warn_after", warn_after)
+            self._alarm.warn_after = check_whole(_NAME, "warn_after", warn_after, 1)
         self._log = ScaleLog(_NAME, logdir, writer)
         self._read_at: int | None = None
 
@@ -92,7 +93,7 @@ class LossScaleMonitor:
             ArgumentTypeError: `step` is not a whole number, or `state` contains no loss scale.
             ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
         """
-        step = whole(_NAME, "step", step)
+        step = check_whole(_NAME, "step", step, 0)
         if self._read_at is not None and 0 <= step - self._read_at < self._every:
             return
         self._read_at = step

@@ -121,7 +121,6 @@ class LossScale(abc.ABC):
             A loss scale, lowered if the loss of one of the first steps is large. Only a dynamic
             loss scale does so; others return themselves.
         """
-        del loss, grads_finite, last_finite
         return self
 
     def limited_to(self, dtype: Any) -> LossScale:
@@ -137,7 +136,6 @@ class LossScale(abc.ABC):
             A loss scale whose value `dtype` represents exactly, from its smallest normal number to
             its largest power of two (2**-14 to 2**15 for float16); itself for float32 and float64.
         """
-        del dtype
         return self
 
 

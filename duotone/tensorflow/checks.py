@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+from duotone._checks import check_strings
 from duotone.errors import GraphDefError
 from duotone.ops.tensorflow_kinds import LOOP_ENDS
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, functions_named
@@ -66,8 +67,10 @@ def check_names(graph: GraphDef, option: str, names: Iterable[str]) -> None:
         names: the names of nodes or tensors (``"name:0"``).
 
     Raises:
+        ArgumentTypeError: ``names`` is no list of strings.
         GraphDefError: names the first that does not exist, and similar ones that do.
     """
+    check_strings("duotone.tensorflow", option, names)
     known = {node.name for node in graph.node}
     for given in names:
         name = node_of(given)

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from duotone.errors import ArgumentError
+from duotone._checks import check_whole
+from duotone.errors import ArgumentError, shown
 from duotone.ops.traits import Trait
 from duotone.precision.classify.profitability import EVERYTHING, Profitability
 
@@ -58,15 +59,20 @@ class Device:
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        if self.type not in (None, *get_args(DeviceType)):
+        if self.type is not None and str(self.type) not in get_args(DeviceType):
             raise ArgumentError(
-                f"Device(type={self.type!r}): it takes 'gpu', 'cpu', 'tpu' or None."
+                f"Device(type={shown(self.type)}): it takes 'gpu', 'cpu', 'tpu' or None."
             )
-        if len(self.compute_capability) != 2:
+        pair = self.compute_capability
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ArgumentError(
-                f"Device(compute_capability={self.compute_capability!r}): it takes two whole "
-                "numbers, such as (8, 0)."
+                f"Device(compute_capability={shown(pair)}): it takes two whole numbers, such as "
+                "(8, 0)."
             )
+        for version in ("cuda", "cudnn"):
+            check_whole("Device", version, getattr(self, version), 0)
+        for number in pair:
+            check_whole("Device", "compute_capability", number, 0)
 
     def resolve(self, dtype: str) -> Device:
         """Returns this device with a definite type."""

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from google.protobuf import text_format, unknown_fields
 from google.protobuf.message import DecodeError, EncodeError
 
+from duotone._checks import path_of
 from duotone._files import check_new_folder, check_writable, explained, write_atomically
 from duotone.errors import GraphDefError, WriteError
 from duotone.tensorflow.protos import GraphDef, new_graph
@@ -90,7 +91,7 @@ def read(path: str | Path) -> GraphFile:
     Raises:
         GraphDefError: the path does not exist, or is not a graph that can be read.
     """
-    path = Path(path)
+    path = path_of("duotone.tensorflow", "path", path)
     file = find_saved_model(path) if path.is_dir() else path
     content = _bytes_of(file)
     text = _text_of(content)

@@ -26,10 +26,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from duotone.errors import PolicyError, plural
+from duotone._checks import check_switch
+from duotone.errors import ArgumentTypeError, PolicyError, plural, shown
 from duotone.graph.collector import collector_paused
 from duotone.ops.tensorflow_meanings import ENTRIES
-from duotone.policy.arguments import check_painter, half_of_model
+from duotone.policy.arguments import check_painter, check_policy, half_of_model
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.classify.profitability import EVERYTHING
@@ -138,6 +139,7 @@ def rewrite(
         The rewritten copy, and a record of all decisions.
 
     Raises:
+        ArgumentTypeError: an argument has the wrong type.
         ArgumentError: a dtype or painter that does not exist.
         GraphDefError: the graph is damaged or has ops that TensorFlow 2.21 lacks.
         PolicyError: the policy contradicts itself.
@@ -153,6 +155,13 @@ def rewrite(
         >>> result.painting["y"], result.casts[0].name
         ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
     """
+    for name, value in (("keep_functions", keep_functions), ("compiled", compiled)):
+        check_switch("duotone.tensorflow.rewrite", name, value)
+    if getattr(getattr(graph_def, "DESCRIPTOR", None), "name", "") != "GraphDef":
+        raise ArgumentTypeError(
+            f"duotone.tensorflow.rewrite: graph_def is {shown(graph_def)}; pass a GraphDef. For a "
+            "file there is duotone.tensorflow.rewrite_file"
+        )
     settings = _settings(graph_def, dtype, painter, device, policy)
     settings = dataclasses.replace(settings, compiled=compiled, measured=measured)
     check_graph(graph_def)
@@ -221,10 +230,15 @@ def _settings(
     dtype = half.name
     if painter is not None:
         check_painter(painter, PAINTERS)
+    check_policy("duotone.tensorflow", policy)
+    if not isinstance(device, Device):
+        raise ArgumentTypeError(
+            f"device is {shown(device)}; pass duotone.tensorflow.Device('cpu') or ('gpu')"
+        )
     given = policy or Policy()
     _check_policy(given)
     merged = given.merged_with_environment()
-    painter = painter or merged.painter
+    painter = merged.painter if painter is None else painter
     merged = dataclasses.replace(without(merged, _NOT_FOR_GRAPHS), painter=painter)
     device = device.resolve(dtype)
     functions = {name: define_function(f.signature) for name, f in library_of(graph).items()}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from duotone._checks import check_strings, check_switch, path_of
 from duotone.errors import GraphDefError
 from duotone.policy.policy import Policy
 from duotone.tensorflow import files
@@ -119,8 +120,11 @@ def rewrite_file(
     """
     on_stage("reading")
     source = files.read(path)
+    check_switch("rewrite_file", "overwrite", overwrite)
+    check_strings("rewrite_file", "fetch", () if fetch is None else fetch)
+    check_strings("rewrite_file", "feed", feed)
     if out is not None:
-        files.check_output(Path(out), source, overwrite=overwrite)
+        files.check_output(path_of("rewrite_file", "out", out), source, overwrite=overwrite)
     found = NO_MEASUREMENTS
     if calibration is not None:
         on_stage("measuring")

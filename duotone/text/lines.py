@@ -43,7 +43,6 @@ class Lines(abc.ABC):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yields the lines, cut to the width of the console (at least 60 characters)."""
-        del console
         width = max(options.max_width, _NARROWEST)
         if self.widest is not None:
             width = min(width, self.widest)

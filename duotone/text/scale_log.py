@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duotone._checks import path_of
+from duotone._files import prepare_folder
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, kind_of, plural
 
 logger = logging.getLogger("duotone")
@@ -197,37 +199,6 @@ class ScaleLog:
             self._flush()
 
 
-def positive(who: str, name: str, number: Any) -> int:
-    """Returns a number of steps that is at least 1.
-
-    Args:
-        who: the name of the class that the user called, for errors.
-        name: the name of the argument.
-        number: the argument.
-
-    Raises:
-        ArgumentTypeError: it is not a whole number.
-        ArgumentError: it is below 1.
-    """
-    checked = whole(who, name, number)
-    if checked < 1:
-        raise ArgumentError(f"{who}: {name} must be at least 1 step; got {number}.")
-    return checked
-
-
-def whole(who: str, name: str, number: Any) -> int:
-    """Returns a whole number of steps; arguments and errors as for :func:`positive`."""
-    try:
-        if isinstance(number, bool):
-            raise TypeError  # noqa: TRY301
-        return int(number.__index__())
-    except (AttributeError, TypeError) as error:
-        raise ArgumentTypeError(
-            f"{who}: {name} must be a whole number of steps; got {number!r} of type "
-            f"{type(number).__name__}."
-        ) from error
-
-
 def _scalar_writer(
     who: str, logdir: Any, writer: Any
 ) -> tuple[Callable[[str, float, int], Any] | None, Callable[[], Any] | None]:
@@ -235,7 +206,7 @@ def _scalar_writer(
     if logdir is not None and writer is not None:
         raise ArgumentError(f"{who}: give logdir or writer, not both.")
     if logdir is not None:
-        return _tensorboard(who, Path(logdir))
+        return _tensorboard(who, path_of(who, "logdir", logdir))
     if writer is None:
         return None, None
     for method in ("add_scalar", "scalar"):
@@ -255,5 +226,5 @@ def _tensorboard(
         from tensorboard.summary import Writer
     except ImportError as error:
         raise MissingExtraError(f"{who}(logdir=...)", "tensorboard", "tensorboard") from error
-    scalars = Writer(str(logdir))
+    scalars = Writer(str(prepare_folder(logdir)))
     return scalars.add_scalar, scalars.flush

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 import jax
 
 from duotone import _jax
+from duotone._checks import check_switch
 from duotone.devices.assumed import assumed, assuming
 from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
@@ -138,6 +139,7 @@ def autocast(
     References:
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
     """
+    check_switch("autocast", "enabled", enabled)
     if fn is None:
         return Decorator(
             autocast,

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from duotone._checks import check_switch
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of, shown
 from duotone.policy.arguments import check_rewrite, is_off
 from duotone.policy.calibration import Calibration
@@ -175,6 +176,7 @@ def _painted(
     """Paints the derivative that JAX makes, or with a loss scale that of the scaled loss."""
     name = f"duotone.{differentiate.__name__}"
     check_rewrite(name, fun, settings["policy"], settings["calibration"])
+    check_switch(name, "enabled", settings["enabled"])
     is_off(name, settings["dtype"])
     # JAX would derive the backward pass of an autocast inside from its forward pass.
     fun, dtype, policy = unwrapped(fun, settings["dtype"], settings["policy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import duotone
 from duotone import Policy, explain
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError
 
 X = jnp.ones((16, 16))
 
@@ -59,6 +60,32 @@ def test_records_of_two_programs_are_refused() -> None:
         here.difference(there)
     with pytest.raises(ArgumentError, match="2 and 1 operations"):
         here.difference(explain(lambda x: x @ x, X, dtype="float16"))
+
+
+@pytest.mark.parametrize("other", [3, "cpu", None, exponential, {}])
+def test_what_is_no_record_is_refused_by_its_type(other) -> None:
+    here = explain(exponential, X, dtype="float16")
+    with pytest.raises(ArgumentTypeError, match=r"other is .*pass what duotone\.explain returned"):
+        here.difference(other)
+
+
+@pytest.mark.parametrize("names", [3, "ab", ("h200",), ("h200", 3)])
+def test_names_are_a_pair(names) -> None:
+    here = explain(exponential, X, dtype="float16")
+    with pytest.raises(ArgumentTypeError, match=r"names is .*\('h200', 'cpu'\)"):
+        here.difference(here, names)
+
+
+def test_a_long_program_is_aligned_around_what_one_side_has_alone() -> None:
+    """Catches: a time that grows with the square of the operations."""
+    here = explain(exponential, X, dtype="float16")
+    dot, exp = here.operations
+    long = [dot, exp, exp, dot, dot] * 8000
+    more = [o for index, o in enumerate(long) for o in ([o, exp] if index % 100 == 0 else [o])]
+    one, other = (dataclasses.replace(here, operations=tuple(o)) for o in (long, more))
+    found = one.difference(other)
+    assert found.total == len(long)
+    assert tuple(map(len, found.only)) == (0, 400)
 
 
 def test_rewritten_functions_inside_may_differ_between_devices() -> None:

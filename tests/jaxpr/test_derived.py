@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -85,6 +86,32 @@ def test_what_cannot_be_painted_together_is_painted_as_any_call(
     want = jax.grad(lambda x: jnp.mean(jax.nn.gelu(x @ W) ** 2))(X)
     np.testing.assert_allclose(got, want, atol=0.02 * float(jnp.abs(want).max()))
     assert counts.painted == 1
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="JAX traces one function in one thread at a time"
+)
+def test_a_staged_call_is_declined_while_another_thread_calls_the_function() -> None:
+    got, started = [], threading.Event()
+
+    def body(w: Any) -> Any:
+        jax.debug.callback(lambda _: None, w[0])  # the passes of an effect are not painted together
+        if not started.is_set():
+            started.set()
+            thread = threading.Thread(target=lambda: got.append(jax.grad(staged)(W)))
+            thread.start()
+            thread.join()
+        return jnp.mean(jax.nn.gelu(w @ w.T) ** 2)
+
+    function = half(body)
+
+    def staged(w: Any) -> Any:
+        rows = w[None]
+        return jax.jit(lambda scale: scale * jax.vmap(function)(rows).sum())(jnp.float32(1))
+
+    alone = jax.grad(function)(W)
+    assert len(got) == 1
+    np.testing.assert_allclose(got[0], alone, rtol=1e-2, atol=1e-4)
 
 
 def test_a_policy_that_names_unknown_operations_is_refused() -> None:

@@ -231,7 +231,7 @@ def test_nothing_ran() -> None:
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(ArgumentError, match="iter_stop is 2, before iter_start, which is 5"):
         ProfileChoices(iter_start=5, iter_stop=2)
-    with pytest.raises(ArgumentError, match="iter_start is -1: iterations are counted from 0"):
+    with pytest.raises(ArgumentError, match="iter_start is -1; pass at least 0"):
         ProfileChoices(iter_start=-1)
     with pytest.raises(ArgumentTypeError, match=r"iter_stop is 1\.5"):
         ProfileChoices(iter_stop=1.5)  # pyright: ignore[reportArgumentType]

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_reported_and_nothing_is_written(tmp_path: Path) -> Non
     call: Any = duotone.report
     with pytest.raises(WriteError, match="mkdir"):
         call(step, W, W, out=tmp_path / "no" / "report.html")
-    with pytest.raises(ArgumentTypeError, match="out is 3; pass the name of a file"):
+    with pytest.raises(ArgumentTypeError, match="out is 3; pass a path"):
         call(step, W, W, out=3)
     with pytest.raises(ArgumentTypeError, match=re.escape("pass what duotone.compare returned")):
         call(step, W, W, out=out, comparison="h100")

@@ -28,6 +28,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from duotone._checks import check_switch
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import hooks, scaled, settings
 from duotone.adapters.keras.plans import WrappedBase
@@ -72,6 +73,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     ) -> None:
         keras_checks.check_backend()
         keras_checks.check_optimizer(inner_optimizer)
+        check_switch("LossScaleOptimizer", "rewrite", rewrite)
         chosen = settings.check_loss_scale(loss_scale)
         half = settings.check_dtype(dtype)
         policy = settings.check_policy(policy)
@@ -86,7 +88,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         self._chosen = chosen
         self._dtype = half
         self._policy = policy
-        self._rewrite = bool(rewrite)
+        self._rewrite = rewrite
         self._half: tuple[str | None] | None = None
         self.healer = Healer(lambda: self._policy, self._repaint)
         self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))

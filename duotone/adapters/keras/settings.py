@@ -38,7 +38,7 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
         ArgumentTypeError: something else.
         ArgumentError: another string, or a number that is not positive, infinite or NaN.
     """
-    if isinstance(loss_scale, Mapping):
+    if isinstance(loss_scale, Mapping) and "rule" in loss_scale:
         data = dict(loss_scale)
         return _LOSS_SCALES[data.pop("rule")](**data)
     checked = choice.check_loss_scale(loss_scale)

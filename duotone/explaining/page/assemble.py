@@ -15,6 +15,7 @@ from importlib import resources
 from os import PathLike
 from typing import Any, TypedDict, Unpack
 
+from duotone._checks import check_string
 from duotone._version import __version__
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.explaining.page.curves import curves_of
@@ -64,11 +65,14 @@ def make_page(record: Record, **sections: Unpack[Sections]) -> str:
     if unknown:
         known = ", ".join(Sections.__annotations__)
         raise ArgumentError(f"to_html: there is no {', '.join(unknown)}; there are {known}")
+    for name in ("title", "about"):
+        if sections.get(name) is not None:
+            check_string("report", name, sections.get(name))
     history = sections.get("history")
     data = {
         "version": __version__,
-        "title": str(sections.get("title") or "duotone report"),
-        "about": str(sections.get("about") or ""),
+        "title": sections.get("title") or "duotone report",
+        "about": sections.get("about") or "",
         **program_data(record),
         "sections": list(_sections(sections)),
         "curves": [] if history is None else curves_of(history),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from duotone._checks import path_of
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 MOST_PARTS = 500
@@ -47,7 +48,7 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
         [2, None, 1]
     """
     if isinstance(history, str | PathLike):
-        history = _read(Path(history))
+        history = _read(path_of("report", "history", history))
     if not isinstance(history, Mapping):
         raise ArgumentTypeError(
             f"history is {shown(history)}; pass a dict of numbers by name, or the name of a CSV "
@@ -138,7 +139,7 @@ def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
                     if (line[name] or "").strip():
                         value = _number(line, name, path, lines.line_num)
                         curves.setdefault(name.strip(), []).append((step, value))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error, IsADirectoryError) as error:
         raise ArgumentError(f"{path} is not a CSV file: {error}") from error
     return curves
 

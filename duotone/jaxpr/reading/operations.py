@@ -22,6 +22,7 @@ from duotone.graph.frozen import frozen
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 from duotone.graph.products import meaning_of_dot
 from duotone.ops.jax import FIXED, TRAITS
+from duotone.ops.registry import registering
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
@@ -149,12 +150,7 @@ _DESCRIPTION_RULES: dict[str, _DescriptionRule] = {}
 """By primitive: the name by which an equation is on a list, and why it is fixed (or empty)."""
 
 
-def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionRule]:
-    def register(rule: _DescriptionRule) -> _DescriptionRule:
-        _DESCRIPTION_RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_description_rule = registering(_DESCRIPTION_RULES)
 
 
 @_description_rule("dot_general", "conv_general_dilated", "ragged_dot_general")

@@ -16,7 +16,7 @@ from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
-from duotone.jaxpr.rules.phases import part_of
+from duotone.jaxpr.rules.phases import framed, part_of
 
 
 def padded_image(eqn: _jax.Eqn, image: Any, filters: Any) -> Any:
@@ -109,15 +109,10 @@ def _of_filters(params: Any, image: Any, cotangent: Any, shape: Sequence[int]) -
 
 def _padded(params: Any, image: Any) -> Any:
     """Returns an image with padding and the zeros of its dilation, which XLA leaves in place."""
-    pads = [(0, 0, 0)] * image.ndim
-    for axis, (low, high), apart in zip(
-        params["dimension_numbers"].lhs_spec[2:],
-        params["padding"],
-        params["lhs_dilation"],
-        strict=True,
-    ):
-        pads[axis] = (low, high, apart - 1)
-    return lax.optimization_barrier(lax.pad(image, lax.full((), 0, image.dtype), pads))
+    axes = params["dimension_numbers"].lhs_spec[2:]
+    padding = dict(zip(axes, params["padding"], strict=True))
+    pairs = [padding.get(axis, (0, 0)) for axis in range(image.ndim)]
+    return framed(image, pairs, 0, dict(zip(axes, params["lhs_dilation"], strict=True)))
 
 
 def _product(left: Any, right: Any) -> Any:

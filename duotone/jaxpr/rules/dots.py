@@ -240,7 +240,6 @@ def _transposed_lhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
     """Returns the cotangent of the left operand: the dot of the cotangent and the right operand."""
-    del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(lhs)
     lhs_kept, rhs_kept = (
@@ -259,7 +258,6 @@ def _transposed_rhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
     """Returns the right operand's cotangent: the dot of the left's rows and the cotangent."""
-    del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(rhs)
     lhs_kept, rhs_kept = (

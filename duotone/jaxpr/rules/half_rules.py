@@ -24,6 +24,7 @@ from duotone.jaxpr.rules.phases import in_phases
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight, rows_dot_of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter, is_host_array
+from duotone.ops.registry import registering
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.optimization import Layer
 
@@ -109,12 +110,7 @@ _BINDING_RULES: dict[str, _BindingRule] = {}
 """By primitive name: takes the operands in the node's precision, returns the results."""
 
 
-def _binding_rule(*names: str) -> Callable[[_BindingRule], _BindingRule]:
-    def register(rule: _BindingRule) -> _BindingRule:
-        _BINDING_RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_binding_rule = registering(_BINDING_RULES)
 
 
 def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +287,6 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 @_binding_rule(*_SCATTERS)
 def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Binds a scatter through ``jax.lax``: its region is traced for one dtype."""
-    del r
     params = step.eqn.params
     scatter = _SCATTERS[step.eqn.primitive.name]
     return [

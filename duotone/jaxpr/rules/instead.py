@@ -34,7 +34,6 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
 
 def _transposed(cotangent: Any, plain: Any, result: Any) -> tuple[Any, None]:
     """Transposes values that are linear in an input: ``plain`` gets the whole cotangent."""
-    del result
     if type(cotangent) is _jax.ad.Zero or not _jax.ad.is_undefined_primal(plain):
         return None, None
     return _jax.convert(cotangent, plain.aval.dtype), None

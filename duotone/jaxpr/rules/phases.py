@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jax import lax
@@ -96,6 +97,24 @@ def in_phases(
     parts = [result(phases) for phases in itertools.product(*along)]
     whole = interleaved(parts, dict(zip(places, apart, strict=True)))
     return lax.slice(whole, [0] * len(shape), shape)
+
+
+def framed(
+    array: Any,
+    padding: Sequence[tuple[int, int]],
+    value: float,
+    apart: Mapping[int, int] = MappingProxyType({}),
+) -> Any:
+    """Returns an array with a frame of a value, which XLA does not compute again for each part.
+
+    Args:
+        array: any array.
+        padding: for each axis, the numbers of elements before and after.
+        value: the value of these elements.
+        apart: the distance of neighbors along each axis where it is more than 1.
+    """
+    pads = [(low, high, apart.get(axis, 1) - 1) for axis, (low, high) in enumerate(padding)]
+    return lax.optimization_barrier(lax.pad(array, lax.full((), value, array.dtype), pads))
 
 
 def part_of(array: Any, read: Mapping[int, tuple[int, int, int]]) -> Any:

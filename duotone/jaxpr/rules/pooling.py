@@ -16,7 +16,7 @@ from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
-from duotone.jaxpr.rules.phases import interleaved, part_of
+from duotone.jaxpr.rules.phases import framed, interleaved, part_of
 
 _REDUCTIONS: Mapping[str, tuple[Callable[[Any, Any], Any], float]] = {
     "reduce_window_max": (lax.max, -np.inf),
@@ -42,9 +42,9 @@ def pooled(eqn: _jax.Eqn, *operands: Any) -> Any:
     (array,) = operands
     if reduce is lax.add:
         array = lax.convert_element_type(array, FULL_DTYPE)
-    framed, total = _framed(array, eqn.params["padding"], neutral), None
+    whole, total = framed(array, eqn.params["padding"], neutral), None
     for _, read in _elements(eqn.params, eqn.outvars[0].aval.shape):
-        part = part_of(framed, read)
+        part = part_of(whole, read)
         total = part if total is None else reduce(total, part)
     return lax.optimization_barrier(total)
 
@@ -65,8 +65,8 @@ def _gradient(params: Mapping[str, Any], cotangent: Any, array: Any) -> Any:
         (low, max(count - made, 0))
         for low, count, made in zip(before, counts, cotangent.shape, strict=True)
     ]
-    selected = _framed(_selected(params, array, cotangent.shape), frame, -1)
-    spread = _framed(lax.convert_element_type(cotangent, FULL_DTYPE), frame, 0.0)
+    selected = framed(_selected(params, array, cotangent.shape), frame, -1)
+    spread = framed(lax.convert_element_type(cotangent, FULL_DTYPE), frame, 0.0)
 
     def phase(first: Sequence[int]) -> Any:
         total = lax.full(counts, 0, FULL_DTYPE)
@@ -95,11 +95,11 @@ def _selected(params: Mapping[str, Any], array: Any, shape: Sequence[int]) -> An
     replaces NaN. Padding is never selected. XLA may select it where elements are not finite, and
     loses the cotangent.
     """
-    framed = _framed(array, params["padding"], 0.0)
-    inside = _framed(np.ones(array.shape, bool), params["padding"], 0)
+    whole = framed(array, params["padding"], 0.0)
+    inside = framed(np.ones(array.shape, bool), params["padding"], 0)
     index, best = lax.full(shape, -1, np.int32), lax.full(shape, 0, array.dtype)
     for number, read in _elements(params, shape):
-        part = part_of(framed, read)
+        part = part_of(whole, read)
         stays = lax.bitwise_and(params["select_prim"].bind(best, part), lax.ge(index, 0))
         taken = lax.bitwise_and(part_of(inside, read), lax.bitwise_not(stays))
         index = lax.select(taken, lax.full_like(index, number), index)
@@ -120,9 +120,3 @@ def _elements(
                 for axis, (k, count, stride) in enumerate(zip(element, shape, strides, strict=True))
             },
         )
-
-
-def _framed(array: Any, padding: Sequence[tuple[int, int]], value: float) -> Any:
-    """Returns an array with a frame of a value, which XLA does not compute again for each part."""
-    pads = [(low, high, 0) for low, high in padding]
-    return lax.optimization_barrier(lax.pad(array, lax.full((), value, array.dtype), pads))

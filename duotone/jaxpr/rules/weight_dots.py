@@ -88,7 +88,6 @@ def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotFo
         slot: which of the two operands is the weight.
         form: how the dot was bound.
     """
-    del lhs, rhs, full, slot, form
     return result
 
 

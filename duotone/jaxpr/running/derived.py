@@ -83,29 +83,31 @@ class DerivedRunner(Runner):
                 self._compiled[key] = super(DerivedRunner, self)._compile(signature, leaves)
             return self._compiled[key](*leaves)
 
-        def forward(leaves: Sequence[Any], moved: tuple[bool, ...]) -> Forward | None:
+        def forward(leaves: Sequence[Any], moved: tuple[bool, ...]) -> Forward:
             if moved not in programs:
                 programs[moved] = self._forward(signature, moved)
-            try:
-                results, made, found = programs[moved](*leaves)
-            except _DeclinedError:
-                self._declined.add(key)
-                if calls:
-                    raise
-                return None  # JAX staged the call, and differentiates it now
+            results, made, found = programs[moved](*leaves)
             residuals = found.passes.residuals(leaves, results, made)
             return (results, found.results), residuals, found.passes
 
-        derived, calls = with_rule(plain, forward), []
-
         def call(*leaves: Any) -> tuple[list[Any], Results]:
-            calls.append(None)
+            returned = False
+
+            def of_this_call(leaves: Sequence[Any], moved: tuple[bool, ...]) -> Forward | None:
+                try:
+                    return forward(leaves, moved)
+                except _DeclinedError:
+                    self._declined.add(key)
+                    if not returned:
+                        raise
+                    return None  # JAX staged the call, and differentiates it now
+
             try:
-                return derived(*leaves)
+                return with_rule(plain, of_this_call)(*leaves)
             except _DeclinedError:
                 pass  # JAX may differentiate with respect to values that the function closes over
             finally:
-                calls.pop()
+                returned = True
             return plain(*leaves)
 
         return call

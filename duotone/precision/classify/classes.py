@@ -31,7 +31,6 @@ class NodeClass:
         rule: the rule that denied it for more than its name; ``None`` if only the lists decide.
         stores_half: True if its result, computed in full, may be stored and read in half, since it
             provably fits and loses nothing that matters. Such a node passes no taint on.
-        range: the known range of the result, in words, if ranges decided something.
         origin: its own list, if a constant, its range or the device denied it.
         lacks_options: True if it would gain on this device with other compiler options.
     """
@@ -41,7 +40,6 @@ class NodeClass:
     pinned_by: str = ""
     rule: Rule | None = None
     stores_half: bool = False
-    range: str = ""
     origin: Kind | None = None
     lacks_options: bool = False
 

@@ -233,8 +233,7 @@ class _Planner:
         """Decides on all values in program order, then shares the recomputed ones."""
         for node in self.graph.nodes:
             for value in node.outputs:
-                far = self._far_readers(value)
-                if far:
+                if far := self._far_readers(value):
                     self._decide(node, self.graph.values[value], far)
         self._share()
         sites = (
@@ -322,9 +321,8 @@ class _Planner:
             return None
         for reader, slot in self.readers[value.index]:
             division = self.graph.nodes[reader]
-            if Trait.DIVIDES not in division.traits or slot or division.body != node.body:
-                continue
-            if division.index > min(far):
+            divides = Trait.DIVIDES in division.traits and not slot
+            if not divides or division.body != node.body or division.index > min(far):
                 continue
             normalized, divisor = division.outputs[0], division.inputs[1]
             small = self._costs_nothing(self.graph.values[divisor], value)
@@ -360,8 +358,7 @@ class _Planner:
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
         """Returns the values to recompute for one value, including it, and their large roots."""
-        chain: set[int] = set()
-        roots: set[int] = set()
+        chain, roots = set[int](), set[int]()
         stack = [value.index]
         while stack:
             index = stack.pop()
@@ -386,9 +383,8 @@ class _Planner:
         """Checks if reading an operand costs nothing next to ``value``: it is small or constant."""
         if operand.index == value.index:
             return False
-        if operand.constant is not None or not operand.shape:
-            return True
-        return operand.size * SMALL <= value.size
+        is_number = operand.constant is not None or not operand.shape
+        return is_number or operand.size * SMALL <= value.size
 
     def _pointwise(self, value: int) -> Pointwise:
         producer = self.graph.values[value].producer

@@ -40,7 +40,6 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
     Returns:
         A precision and a rule for every node.
     """
-    del off
     canvas = Canvas(graph, classes)
     flow = _Flow(canvas)
     allow = {n.index for n in graph.nodes if flow.of_kind(n.index, Kind.ALLOW)}

@@ -10,7 +10,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait, Traits
 from duotone.precision.classify.classes import Classes
 from duotone.precision.ranges.decays import find_decays
-from duotone.precision.ranges.find import FEW, Ranges
+from duotone.precision.ranges.find import Ranges, is_of_few
 from duotone.precision.ranges.interval import Interval
 
 POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE, Trait.UNDESCRIBED})
@@ -24,13 +24,17 @@ _DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
 
 def find_sensitive(
-    graph: Graph, classes: Classes, ranges: Ranges, by: Traits = SENSITIVE
+    graph: Graph,
+    classes: Classes,
+    ranges: Ranges,
+    by: Traits = SENSITIVE,
+    decays: Collection[int] | None = None,
 ) -> set[int]:
     """Returns the values of which some reader, now or later, needs more than their absolute value.
 
     The walk goes backward from logarithms, from operations with a trait of ``by``, and from
-    factors that multiply one another (:mod:`duotone.precision.ranges.decays`). It ends at allow
-    operations, which read half in any case, and at operations whose result is far from 0 for
+    factors that multiply one another: ``decays``, or what :func:`find_decays` finds. It ends at
+    allow operations, which read half in any case, and at operations whose result is far from 0 for
     operands near it. Sums average errors out, so only a logarithm makes the terms of a sum
     sensitive.
     """
@@ -41,15 +45,15 @@ def find_sensitive(
         if _LOGS not in node.traits
         and (not node.traits.isdisjoint(by) or "exponent" in node.attributes)
         for value in _sensitive_operands(node, ranges)
-    } | find_decays(graph, classes)
+    }.union(find_decays(graph, classes) if decays is None else decays)
     ends = frozenset({Trait.NONZERO})
     through_sums = _upstream(graph, classes, logged, ends)
     return through_sums | _upstream(graph, classes, others, ends | _SUMS)
 
 
-def decays_near_constants(graph: Graph, classes: Classes) -> set[int]:
+def decays_near_constants(graph: Graph, classes: Classes, decays: Collection[int]) -> set[int]:
     """Returns additions of a constant that make a factor of many: ``cumprod(1 + network(x))``."""
-    makers = {_maker(graph, value) for value in find_decays(graph, classes)} - {-1}
+    makers = {_maker(graph, value) for value in decays} - {-1}
     return {
         index
         for index in makers
@@ -91,9 +95,7 @@ def before_steep(graph: Graph, classes: Classes) -> set[int]:
 
 def _averages(node: Node, graph: Graph) -> bool:
     """Returns True for sums over an axis of many elements."""
-    read = max((graph.values[v].size for v in node.inputs), default=0)
-    made = graph.values[node.outputs[0]].size
-    return not node.traits.isdisjoint(_SUMS) and made * FEW < read
+    return not node.traits.isdisjoint(_SUMS) and not is_of_few(graph.values, node)
 
 
 def _joins_dots(node: Node, graph: Graph, classes: Classes) -> bool:

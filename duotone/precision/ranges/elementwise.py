@@ -46,7 +46,6 @@ def _increasing(
     limits = known_if_any(least, most)
 
     def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-        del node, values
         if known[0] is None:
             return limits
         low, high = _at(function, known[0][0], least), _at(function, known[0][1], most)
@@ -98,7 +97,6 @@ def _round(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """XLA's cube root of a number next to zero has any sign."""
-    del node, values
     if known[0] is None:
         return None
     low, high = known[0]
@@ -109,7 +107,6 @@ def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns an interval if the operand cannot be zero: minus zero gives minus infinity."""
-    del node, values
     x = known[0]
     if x is None or x[0] <= 0.0:
         return None
@@ -120,7 +117,6 @@ def _fixed(names: str, interval: Interval) -> None:
     """Registers functions whose results lie in a fixed interval for every operand."""
 
     def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-        del node, known, values
         return interval
 
     FUNCTIONS.update(dict.fromkeys(names.split(), rule))

@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node
+from duotone.ops.registry import registering
 from duotone.precision.ranges.interval import SMALLEST_NORMAL, Interval, Known, hull, meet
 from duotone.precision.ranges.intervals import DTYPE_RANGES, count
 from duotone.precision.ranges.relations import Findings, Relation
@@ -37,12 +38,7 @@ FACTS: dict[str, Fact] = {}
 """The facts by the name that rows of :mod:`duotone.ops` use, as for the rules of intervals."""
 
 
-def _fact(*names: str) -> Callable[[Fact], Fact]:
-    def register(fact: Fact) -> Fact:
-        FACTS.update(dict.fromkeys(names, fact))
-        return fact
-
-    return register
+_fact = registering(FACTS)
 
 
 # ------------------------------------------------------- where relations come from

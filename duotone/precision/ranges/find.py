@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.errors import RangeError
-from duotone.graph.graph import Graph, Node
+from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait, Traits
 from duotone.precision.ranges.elementwise import IntervalRule
 from duotone.precision.ranges.facts import FACTS
@@ -64,6 +64,12 @@ _ACCUMULATES = frozenset({Trait.RUNNING, Trait.ADDS_INTO, Trait.CARRIES})
 def is_sum_of_few(traits: Traits) -> bool:
     """Returns True for a sum along axes or over windows, unless it returns partial sums."""
     return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_ACCUMULATES))
+
+
+def is_of_few(values: Sequence[Value], node: Node) -> bool:
+    """Returns True if each element of a result comes from at most ``FEW`` elements."""
+    read = max((values[v].size for v in node.inputs), default=0)
+    return values[node.outputs[0]].size * FEW >= read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -287,7 +293,7 @@ class _Pass:
         """Marks a result as of scale 1 if all its varying operands are."""
         unit, values = self.findings.unit, self.findings.values
         if Trait.BOUNDED not in node.traits:
-            if values[node.outputs[0]].size * FEW < values[node.inputs[0]].size:
+            if not is_of_few(values, node):
                 return  # a statistic: small, and worth keeping in float32
             floats = [v for v in node.inputs if values[v].dtype in _FLOATS]
             varying = [v for v in floats if values[v].constant is None]

@@ -14,9 +14,10 @@ values (``x - max(x) <= 0``) are in :mod:`duotone.precision.ranges.facts`, under
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from duotone.graph.graph import Node, Value
+from duotone.ops.registry import registering
 from duotone.precision.ranges.elementwise import FUNCTIONS, IntervalRule, power_of
 from duotone.precision.ranges.interval import (
     POSITIVE,
@@ -60,12 +61,7 @@ _PRODUCT_ERROR = 2.0**-7
 """Relative error of one product: devices round the operands of a dot to TF32 or bfloat16."""
 
 
-def _interval_rule(*names: str) -> Callable[[IntervalRule], IntervalRule]:
-    def register(rule: IntervalRule) -> IntervalRule:
-        INTERVAL_RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_interval_rule = registering(INTERVAL_RULES)
 
 
 # ------------------------------------------------------- moving and choosing
@@ -73,26 +69,22 @@ def _interval_rule(*names: str) -> Callable[[IntervalRule], IntervalRule]:
 
 @_interval_rule("moves", "same", "reshape", "transpose", "broadcast_in_dim")
 def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return known[0]
 
 
 @_interval_rule("joins")
 def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return hull(known)
 
 
 @_interval_rule("dynamic_update_slice")
 def _updates_slice(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return hull(known[:2])
 
 
 @_interval_rule("scatter")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns the interval of operand and update; the indices are the operand between them."""
-    del values
     if node.fixed:
         return None  # applies a function of the user
     return hull((known[0], known[2]))
@@ -100,14 +92,12 @@ def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
 
 @_interval_rule("select_n", "choose")
 def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return hull(known[1:])
 
 
 @_interval_rule("greater", "less")
 def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns a truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
-    del node, known, values
     return UNIT
 
 
@@ -130,13 +120,11 @@ def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 @_interval_rule("max")
 def _larger(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return known_if_any(max(_lows(known)), max(_highs(known)))
 
 
 @_interval_rule("min")
 def _smaller(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return known_if_any(min(_lows(known)), min(_highs(known)))
 
 
@@ -151,7 +139,6 @@ def _highs(known: Sequence[Known]) -> list[float]:
 @_interval_rule("clamp")
 def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns ``min(max(x, least), most)``."""
-    del node, values
     least, x, most = (k or (-math.inf, math.inf) for k in known)
     low = min(max(x[0], least[0]), most[0])
     high = min(max(x[1], least[1]), most[1])
@@ -163,7 +150,6 @@ def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 @_interval_rule("add")
 def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     a, b = known
     if a is None or b is None:
         return None
@@ -172,7 +158,6 @@ def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("sub")
 def _sub(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del values
     if node.inputs[0] == node.inputs[1]:
         return 0.0, 0.0
     a, b = known
@@ -208,14 +193,12 @@ def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("neg")
 def _neg(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     (x,) = known
     return None if x is None else (-x[1], -x[0])
 
 
 @_interval_rule("abs")
 def _abs(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     (x,) = known
     if x is None:
         return POSITIVE
@@ -224,7 +207,6 @@ def _abs(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("square")
 def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     x = known[0]
     if x is None:
         return POSITIVE
@@ -235,7 +217,6 @@ def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 @_interval_rule("integer_pow")
 def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Bounds a power; a negative one is a reciprocal, which may underflow or overflow."""
-    del values
     exponent = int(_number(node, "exponent"))
     if exponent == 0:
         return 1.0, 1.0
@@ -261,7 +242,6 @@ def _whole_power(x: Known, power: int) -> Known:
 @_interval_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns bounds for a positive base: powers are monotone, so the corners bound them."""
-    del node, values
     base, exponent = known
     if base is None or base[0] <= 0.0:
         return None
@@ -300,14 +280,12 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
 @_interval_rule("cumsum")
 def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns the interval of sums of one to all terms."""
-    del values
     return None if known[0] is None else _sum_of_terms(node, known[0], 1.0)
 
 
 @_interval_rule("reduce_window_sum")
 def _window_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Bounds sums over windows, which also cover padding."""
-    del values
     return None if known[0] is None else _sum_of_terms(node, known[0], 0.0)
 
 
@@ -318,7 +296,6 @@ def _sum_of_terms(node: Node, x: Interval, least: float) -> Known:
 
 @_interval_rule("dot_general")
 def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del values
     a, b = known[0], known[1]
     if a is None or b is None or "terms" not in node.attributes:
         return None
@@ -328,7 +305,6 @@ def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
 @_interval_rule("conv_general_dilated")
 def _convolution(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Bounds the sums of a convolution, whose windows also cover padding."""
-    del values
     a, b = known[0], known[1]
     return None if a is None or b is None else _sum_of_terms(node, product(a, b), 0.0)
 
@@ -367,7 +343,6 @@ def _sum(x: Interval, least: float, most: float) -> Known:
 @_interval_rule("reduce_prod", "cumprod")
 def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns the interval of products of numbers no larger than 1."""
-    del node, values
     x = known[0]
     if x is None or bound(x) > 1.0:
         return None
@@ -390,7 +365,6 @@ def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
 
 @_interval_rule("iota")
 def _iota(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del known, values
     if "length" not in node.attributes:
         return None
     last = max(_number(node, "length") - 1.0, 0.0)

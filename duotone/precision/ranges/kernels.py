@@ -7,9 +7,10 @@ file. :mod:`duotone.precision.ranges.intervals` documents the contract of a rule
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from duotone.graph.graph import Node, Value
+from duotone.ops.registry import registering
 from duotone.precision.ranges.elementwise import IntervalRule
 from duotone.precision.ranges.interval import (
     POSITIVE,
@@ -28,12 +29,7 @@ KERNEL_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
 _ZERO: Interval = (0.0, 0.0)
 
 
-def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
-    def register(rule: IntervalRule) -> IntervalRule:
-        KERNEL_RULES.update(dict.fromkeys(names.split(), rule))
-        return rule
-
-    return register
+_rule = registering(KERNEL_RULES)
 
 
 def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
@@ -42,31 +38,27 @@ def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
     return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
 
 
-@_rule("GlobalAveragePool ReduceMean")
+@_rule("GlobalAveragePool", "ReduceMean")
 def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Bounds a mean by its terms, up to the rounding of the sum."""
-    del node, values
     return None if known[0] is None else outward(known[0][0], known[0][1], 2.0**-7)
 
 
-@_rule("Trilu CenterCropPad AveragePool Dropout")
+@_rule("Trilu", "CenterCropPad", "AveragePool", "Dropout")
 def _with_zeros(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns the interval of elements of the operand and zeros, or of means of them."""
-    del node, values
     found = hull((known[0], _ZERO))
     return None if found is None else outward(found[0], found[1], 2.0**-7)
 
 
 @_rule("Relu")
 def _relu(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
     return POSITIVE if known[0] is None else (max(known[0][0], 0.0), max(known[0][1], 0.0))
 
 
 @_rule("Clip")
 def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Returns ``min(max(x, least), most)``; the bounds were attributes before opset 11."""
-    del values
     x = known[0] or (-math.inf, math.inf)
     least = _operand(node, known, 1) or _number(node, "min", -math.inf, node_slot=1)
     most = _operand(node, known, 2) or _number(node, "max", math.inf, node_slot=2)
@@ -84,13 +76,11 @@ def _number(node: Node, name: str, default: float, *, node_slot: int) -> Interva
     return (found, found) if isinstance(found, float) else (default, default)
 
 
-@_rule("Softmax HardSigmoid")
+@_rule("Softmax", "HardSigmoid")
 def _unit(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, known, values
     return outward(*UNIT)
 
 
-@_rule("ReduceSumSquare ReduceL1 ReduceL2 Softplus")
+@_rule("ReduceSumSquare", "ReduceL1", "ReduceL2", "Softplus")
 def _positive(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, known, values
     return POSITIVE

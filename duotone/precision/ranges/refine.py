@@ -36,7 +36,8 @@ from duotone.precision.ranges.cancellation import (
     decays_near_constants,
     find_sensitive,
 )
-from duotone.precision.ranges.find import FEW, Ranges, is_sum_of_few
+from duotone.precision.ranges.decays import find_decays
+from duotone.precision.ranges.find import Ranges, is_of_few, is_sum_of_few
 from duotone.precision.ranges.interval import Interval, bound, words
 from duotone.precision.ranges.large_constants import keep_dots_of_large
 from duotone.precision.rules import Rule
@@ -73,7 +74,8 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     """
     graph = background.graph
     denied = dict.fromkeys(before_steep(graph, classes), _STEEP_REASON)
-    denied |= dict.fromkeys(decays_near_constants(graph, classes), _CANCELS_REASON)
+    decays = find_decays(graph, classes)
+    denied |= dict.fromkeys(decays_near_constants(graph, classes, decays), _CANCELS_REASON)
     classes = classes.with_denied(denied, Rule.CANCELLATION, Taint.DOMINANT)
     saturating = [
         node
@@ -82,7 +84,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     ]
     if not saturating:
         return classes
-    sensitive = find_sensitive(graph, classes, background.ranges, POLES)
+    sensitive = find_sensitive(graph, classes, background.ranges, POLES, decays)
     found = (node.index for node in saturating if not sensitive.isdisjoint(node.outputs))
     return classes.with_denied(dict.fromkeys(found, _CANCELS_REASON), Rule.CANCELLATION)
 
@@ -136,22 +138,15 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
             found,
             entry=entries[found.entry],
             stores_half=True,
-            range=_known(ranges.of(node.outputs[0]), half),
         )
     return classes.with_changed(changed)
-
-
-def _known(interval: Interval | None, half: HalfType) -> str:
-    """Returns why half represents a result, in words."""
-    return f"within {half.name}'s range" if interval is None else f"it is {words(interval)}"
 
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
     """Returns True if half represents every result of a node without a loss that matters."""
     if half.name == "bfloat16" and Trait.POWER in node.traits:
         return True  # it has float32's range, and as many digits for small numbers as for large
-    few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
-    if _is_sum(node) and (half.name == "bfloat16" or not few):
+    if _is_sum(node) and (half.name == "bfloat16" or not is_of_few(graph.values, node)):
         return False  # a statistic: small, and worth keeping in float32
     pairs = zip(node.outputs, node.half_outputs, strict=True)
     return all(_fits(v, ranges, half) for v, ok in pairs if ok)
@@ -336,6 +331,5 @@ def _deny_node(
         found,
         entry=dataclasses.replace(entry, kind=Kind.DENY, reason=reason, taint=taint),
         rule=rule,
-        range=reason,
         origin=found.listed,
     )

@@ -72,7 +72,7 @@ class _Loop:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
         slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
-        self._of_each = self._reach(slices, self._readers, choices=True) | slices
+        self._of_each = self._reach(slices, self._readers) | slices
 
     def denied(self) -> set[int]:
         """Returns the nodes of this loop that must be full."""
@@ -82,8 +82,8 @@ class _Loop:
                 continue
             if not self._graph.values[node.outputs[0]].paintable:
                 continue
-            downstream = self._reach([node.index], self._readers, choices=True)
-            way = downstream & self._reach([node.index], self._makers, choices=True)
+            downstream = self._reach([node.index], self._readers)
+            way = downstream & self._reach([node.index], self._makers)
             dots = {index for index in downstream if self._kind(index) is Kind.ALLOW}
             if not way & dots or self._is_gated(way):
                 continue
@@ -175,15 +175,6 @@ class _Loop:
         self,
         starts: Iterable[int],
         next_to: Callable[[Node], Iterable[int]],
-        *,
-        choices: bool = False,
     ) -> set[int]:
-        """Returns the nodes of this loop that some nodes reach through floating point values.
-
-        With ``choices`` it also follows values that they chose: integers and truth values.
-        """
-
-        def passes(node: Node) -> bool:
-            return choices or any(self._graph.values[v].paintable for v in node.outputs)
-
-        return reached(self._nodes, starts, next_to, passes)
+        """Returns the nodes of this loop that some nodes reach, also through integers."""
+        return reached(self._nodes, starts, next_to)

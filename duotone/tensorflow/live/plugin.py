@@ -85,7 +85,6 @@ def _optimize(api: c_api.Api, callback: Callback, report: Callable[[BaseExceptio
     """Returns the function that Grappler calls."""
 
     def optimize(_: int, graph: Any, item: int, made: Any, status: int) -> None:
-        del status
         data = c.string_at(graph[0].data, graph[0].length)
         try:
             result = callback(data, api.preserved(item))
@@ -101,7 +100,6 @@ def _register(api: c_api.Api, device_type: bytes, optimize: Any) -> None:
     problems: list[TensorFlowError] = []
 
     def initialize(registration: Any, status: int) -> None:
-        del status
         given = registration[0]
         if (given.major, given.minor) != c_api.VERSION:
             found = f"{given.major}.{given.minor}"
