@@ -76,7 +76,30 @@ def smoothed(w: Any, x: Any) -> Any:
     return jnp.mean((u - 1) ** 2)
 
 
+def determinants(w: Any, x: Any) -> Any:
+    """Determinants of matrices whose elements are all near 2."""
+    rows = 2 + 0.05 * network(w, x)[:, :9].reshape(-1, 3, 3)
+    (a, b, c), (d, e, f), (g, h, i) = jnp.moveaxis(rows, 0, -1)
+    return 1e6 * jnp.mean((a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)) ** 2)
+
+
+def slopes(w: Any, x: Any) -> Any:
+    """Functions of near numbers, whose difference no small number divides."""
+    out = network(w, x)
+    near = jnp.tanh(out + 0.01) - jnp.tanh(out)
+    inverse = 1 / (2 + 0.1 * out) - 1 / (2.01 + 0.1 * out)
+    return 1e4 * jnp.mean(near**2) + 1e6 * jnp.mean(inverse**2)
+
+
+def bent(w: Any, x: Any) -> Any:
+    """What a function leaves of its argument, and a layer before and after a small change."""
+    out = 0.1 * network(w, x)
+    layers = jax.nn.relu(out + 1) - jax.nn.relu(0.999 * out + 1)
+    return 1e5 * jnp.mean((out - jnp.tanh(out)) ** 2 + layers**2)
+
+
 PROGRAMS = [volumes, areas, advantages, policies, rotated, nearly_parallel, smoothed]
+PROGRAMS += [determinants, slopes, bent]
 LIMITS = {"float16": 5e-3, "bfloat16": 1e-2}
 
 
@@ -107,12 +130,20 @@ def stream(w: Any, x: Any) -> Any:
     return jnp.mean((x @ w[0] - X) ** 2)
 
 
+def from_start(w: Any, x: Any) -> Any:
+    """What a residual stream adds to its start."""
+    start = x = x @ w[2]
+    for own in w:
+        x = x + jnp.tanh(x @ own)
+    return jnp.mean((x - start) ** 2)
+
+
 def gated(w: Any, x: Any) -> Any:
-    """A gated recurrence, written out."""
+    """A gated recurrence, written out; its gates have a bias."""
     state = x @ w[2]
     for own in w:
-        gate, new = jax.nn.sigmoid(x @ own), jnp.tanh(state @ own)
-        state = new + gate * (state - new)
+        gate, new = jax.nn.sigmoid(x @ own + 1), jnp.tanh(state @ own)
+        state = (1 - gate) * new + gate * (state - new)
     return jnp.mean((state @ w[0] - X) ** 2)
 
 
@@ -125,7 +156,7 @@ def hard(w: Any, x: Any) -> Any:
     return jnp.mean((x @ w[0]) ** 2)
 
 
-@pytest.mark.parametrize("function", [stream, gated, hard])
+@pytest.mark.parametrize("function", [stream, from_start, gated, hard])
 def test_networks_are_decided_as_before(function: Callable[..., Any]) -> None:
     seen = duotone.explain(jax.grad(function), W, X, dtype="bfloat16").operations
     assert "position" not in {o.rule for o in seen}

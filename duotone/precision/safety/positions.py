@@ -20,7 +20,7 @@ rows) are counts too. This rule denies
   coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too;
 - the addition of a displacement to exact numbers that are subtracted from each other
   (:mod:`duotone.precision.safety.displacements`);
-- sums with a common term that are subtracted from each other
+- sums and functions of values with a common term that are subtracted from each other
   (:mod:`duotone.precision.safety.shared_terms`).
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a
@@ -49,7 +49,7 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
-from duotone.precision.safety.displacements import after_half_dots, find_displaced
+from duotone.precision.safety.displacements import find_displaced
 from duotone.precision.safety.shared_terms import find_shared
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
@@ -124,7 +124,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
     reasons = dict.fromkeys(find_displaced(graph, classes), _MOVED) | reasons
-    reasons = dict.fromkeys(find_shared(graph, after_half_dots(graph, classes)), _SHARED) | reasons
+    reasons = dict.fromkeys(find_shared(graph, classes), _SHARED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
 
