@@ -50,6 +50,11 @@ def growth(w: Any, x: Any) -> Any:
     return lax.scan(step, jnp.ones_like(x[0]), 1 + 0.01 * (x @ w))[1]
 
 
+def compounded(w: Any, x: Any) -> Any:
+    """The same value by a running product, whose derivative multiplies parts of the factors."""
+    return jnp.cumprod(1 + 0.01 * (x @ w), 0)
+
+
 def matrix_state(w: Any, x: Any) -> Any:
     """Gated linear attention."""
 
@@ -78,7 +83,7 @@ def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.value_and_grad(lambda w, x: jnp.mean(function(w, x) ** 2))
 
 
-PROGRAMS = [recurrence, gate_inside, matrix_state, associative, running, growth]
+PROGRAMS = [recurrence, gate_inside, matrix_state, associative, running, growth, compounded]
 
 
 @pytest.mark.parametrize("half", HALVES)

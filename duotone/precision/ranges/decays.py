@@ -41,7 +41,10 @@ def find_decays(graph: Graph, classes: Classes) -> set[int]:
 
 
 def _products_of_parts(graph: Graph) -> set[int]:
-    """Returns the operands of products of two parts of a value that is such a product itself."""
+    """Returns the operands of products of two parts of a value that is such a product itself.
+
+    The operands of that first product count too: they are the factors.
+    """
     found = set[int]()
     products = set[int]()
     for node in graph.nodes:
@@ -50,7 +53,7 @@ def _products_of_parts(graph: Graph) -> set[int]:
             if one is other and not one.is_one:
                 products.add(node.index)
                 if one.producer in products:
-                    found.update(node.inputs)
+                    found.update(node.inputs, graph.nodes[one.producer].inputs)
     return found
 
 

@@ -66,6 +66,16 @@ def find_displaced(graph: Graph, classes: Classes) -> set[int]:
     return denied
 
 
+def after_half_dots(graph: Graph, classes: Classes) -> set[int]:
+    """Returns the values that follow from a half dot, also in the next iteration of a loop."""
+    kinds = classes.nodes
+    found, before = set[int](), -1
+    while len(found) > before:
+        before = len(found)
+        found = following(graph, lambda node: kinds[node.index].kind is Kind.ALLOW, values=found)
+    return found
+
+
 class _Exact:
     """The values of a program that have float32's digits.
 
@@ -77,7 +87,7 @@ class _Exact:
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
         self._graph, self._classes = graph, classes
-        self._after = self._after_dots()
+        self._after = after_half_dots(graph, classes)
         before = {v.index for v in graph.values if v.index not in self._after and _varies(v)}
         carries = [n for n in graph.nodes if self._may_carry(n, before)]
         self.exact = before
@@ -121,17 +131,6 @@ class _Exact:
         node = self._graph.nodes[moved(self._graph, value).producer]
         known = [self._graph.values[v].constant for v in node.inputs]
         return all(one is None or one.smallest < 1.0 for one in known)
-
-    def _after_dots(self) -> set[int]:
-        """Returns the values that follow from a half dot, also in the next iteration of a loop."""
-        kinds = self._classes.nodes
-        found, before = set[int](), -1
-        while len(found) > before:
-            before = len(found)
-            found = following(
-                self._graph, lambda node: kinds[node.index].kind is Kind.ALLOW, values=found
-            )
-        return found
 
     def _may_carry(self, node: Node, before: set[int]) -> bool:
         carries = Trait.CARRIES in node.traits and node.inputs[0] in before

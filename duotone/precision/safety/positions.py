@@ -20,7 +20,9 @@ norms and dots, and what follows from them. This rule denies
 - the addition of a constant near which half is coarse (from 8 in bfloat16, 64 in float16), as in
   coordinates far from the origin. A mask of -1e9 is not one: float32 is coarse there too;
 - the addition of a displacement to exact numbers that are subtracted from each other
-  (:mod:`duotone.precision.safety.displacements`).
+  (:mod:`duotone.precision.safety.displacements`);
+- sums and functions of values with a common term that are subtracted from each other
+  (:mod:`duotone.precision.safety.shared_terms`).
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a
 dot that a sine reads and that reads no result of another dot. This rule denies that dot, since
@@ -49,6 +51,7 @@ from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
 from duotone.precision.safety.displacements import find_displaced
+from duotone.precision.safety.shared_terms import find_shared
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 # Bound once: these are hot.
@@ -86,6 +89,7 @@ _POSITION = "leads to a position, which is rounded to an integer: its absolute e
 _FLAGS = "a dot of truth values or bytes: half cannot count so far"
 _FAR = "adds a large number, near which half is coarse: an absolute error counts"
 _MOVED = "moves exact numbers a little, and a difference of such numbers shows its absolute error"
+_SHARED = "a term of it is subtracted again: the difference shows its absolute error"
 _SAMPLED = "leads to a position at which another array is read: its absolute error counts"
 
 
@@ -122,6 +126,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
     reasons = dict.fromkeys(find_displaced(graph, classes), _MOVED) | reasons
+    reasons = dict.fromkeys(find_shared(graph, classes), _SHARED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
 
