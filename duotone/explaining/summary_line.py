@@ -9,6 +9,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
 
 _WHY = {"small": "too small to gain from half here", "device": "gains nothing from half here"}
 """Why an allow operation is full, by rule. Other rules appear by name."""
@@ -48,10 +49,16 @@ def first_line(
     flops = [node.flops * graph.trips(node) for node in nodes]
     halves = [painting.compute[node.index] is Paint.HALF for node in nodes]
     share = sum(f for f, is_half in zip(flops, halves, strict=True) if is_half)
-    full = Counter(
-        (node.op, ASKED if node.fixed.startswith(PRECISION) else painting.rules[node.index])
+    unpainted = [
+        node
         for node, is_half in zip(nodes, halves, strict=True)
         if not is_half and classes.nodes[node.index].listed is Kind.ALLOW
+    ]
+    given = [node.op for node in unpainted if painting.rules[node.index] == Rule.INTEGER]
+    full = Counter(
+        (node.op, ASKED if node.fixed.startswith(PRECISION) else painting.rules[node.index])
+        for node in unpainted
+        if painting.rules[node.index] != Rule.INTEGER
     )
     line = f"{name}: {half} on {device}: {sum(halves)} of {len(nodes)} operations"
     line += f" and {share / (sum(flops) or 1.0):.1%} of FLOPs in half"
@@ -61,7 +68,10 @@ def first_line(
     ]
     if stays:
         line += f"; float32: {', '.join(stays)}"
-    elif not any(halves):
+    if given:
+        counts = ", ".join(f"{count} {op}" for op, count in Counter(given).most_common())
+        line += f"; unchanged: {counts} (of half, float64 or integers in the program itself)"
+    elif not stays and not any(halves):
         line += "; it has no dot and no convolution, so there is nothing to gain"
     if missing:
         line += f"; {OPTIONS}"

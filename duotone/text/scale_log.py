@@ -80,22 +80,27 @@ class StuckAlarm:
         self._rung = self._warned_of_some = False
         self._counted = 0
 
-    def count(self, skipped: int, loss_scale: float) -> None:
+    def count(self, skipped: int, loss_scale: float | None) -> None:
         """Logs the first skipped step, and again when there are ten times as many.
 
         Args:
             skipped: the total number of skipped steps.
-            loss_scale: the scale in use now.
+            loss_scale: the scale in use now; None if nothing is scaled.
         """
         if not skipped or skipped < _OFTEN * self._counted:
             return
         self._counted = skipped
+        now = (
+            f"weights stayed as they were, and the loss scale is now {loss_scale:g}. A few are "
+            "normal while a loss scale comes down to what fits"
+            if loss_scale is not None
+            else "weights stayed as they were. No loss scale is the reason, so look for NaN and "
+            "infinity in the inputs of such a step"
+        )
         logger.warning(
-            "%s skipped, because gradients were not finite: weights stayed as they were, and the "
-            "loss scale is now %g. A few are normal while a loss scale comes down to what fits; "
-            "optimizer.metrics() counts them.",
+            "%s skipped, because gradients were not finite: %s; optimizer.metrics() counts them.",
             plural(skipped, "step"),
-            loss_scale,
+            now,
         )
 
     def check(self, reading: Reading) -> None:

@@ -130,9 +130,9 @@ class FunctionSettings:
         half = self._half or half_of_device(merged, describe_callable(fn))
         if half is None and merged.float32_math is None and merged.convolution_math is None:
             return self._plain
+        _PAINTED.set()  # before it is traced: an optimizer inside of it asks
 
         def painted_at(site: CallSite, jaxpr: _jax.ClosedJaxpr) -> PaintedProgram:
-            _PAINTED.set()
             return paint_for_device(jaxpr, merged, half, chosen=self.chosen, site=site)
 
         def rewritten(

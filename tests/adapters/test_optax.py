@@ -352,6 +352,14 @@ def test_gradients_of_a_float32_loss_are_named_once(monkeypatch, caplog):
     params = jnp.ones((8, 8))
     assert len(warnings(rewrites=False)) == 1
     assert not warnings(rewrites=True)
+    monkeypatch.setattr(mixed_function, "_PAINTED", threading.Event())
+    caplog.clear()
+    inside = enable(optax.sgd(0.1), dtype="bfloat16")
+    step = duotone.autocast(
+        lambda w: inside.update(jax.grad(loss)(w), inside.init(w), w)[0], dtype="bfloat16"
+    )
+    step(params)
+    assert not [line for line in caplog.messages if "duotone did not rewrite" in line]
     plain = enable(optax.sgd(0.1), dtype="float32")
     monkeypatch.setattr(mixed_function, "_PAINTED", threading.Event())
     caplog.clear()

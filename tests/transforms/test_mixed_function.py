@@ -76,6 +76,17 @@ def test_it_says_what_gains_nothing_and_why(
     assert "saves no time" not in line
 
 
+def test_dots_that_the_program_has_in_half_are_not_called_float32(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    half = jnp.ones((64, 64), jnp.bfloat16)
+    duotone.autocast(loss, dtype="bfloat16")(half, half)
+    (line,) = lines(caplog)
+    assert "unchanged: 2 dot_general (of half, float64 or integers in the program itself)" in line
+    assert "float32:" not in line
+    assert "no dot" not in line
+
+
 def test_the_device_is_the_one_that_is_painted_for(caplog: pytest.LogCaptureFixture) -> None:
     with assuming(AssumedDevice("h200", "cuda", "9.0")):
         jax.jit(duotone.autocast(loss)).trace(W, X)

@@ -71,7 +71,7 @@ def _count(model: Any, result: Any) -> None:
         return
     found = {id(v): value for v, value in zip(optimizer.variables, values, strict=True)}
     if count := int(found[id(skipped)]):
-        alarm.count(count, float(found[id(optimizer.dynamic_scale)]))
+        alarm.count(count, optimizer.scale_in_use(found[id(optimizer.dynamic_scale)]))
 
 
 def _warn_of_own_steps(model: Any) -> None:

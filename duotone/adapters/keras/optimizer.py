@@ -22,6 +22,7 @@ so that checkpoints are portable between devices:
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -30,20 +31,24 @@ import numpy as np
 
 from duotone._checks import check_switch
 from duotone.adapters import keras_checks
-from duotone.adapters.keras import hooks, scaled, settings
+from duotone.adapters.keras import hooks, scaled, settings, steps
 from duotone.adapters.keras.plans import WrappedBase
+from duotone.adapters.keras_inner import InnerSettings
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.plain_data import policy_data
 from duotone.policy.policy import Policy
 from duotone.policy.scales import MAX_SCALE, MIN_SCALE
-from duotone.scale import DynamicLossScale, all_finite, select_tree
+from duotone.scale import DynamicLossScale, NoLossScale, all_finite, select_tree
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, check, read
 from duotone.text.scale_log import Reading, StuckAlarm
+from duotone.transforms.mixed_function import rewrote_anything
+
+logger = logging.getLogger("duotone")
 
 
 @keras.saving.register_keras_serializable(package="duotone")
-class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(WrappedBase, InnerSettings, keras.optimizers.LossScaleOptimizer):
     """A Keras optimizer whose models train, evaluate and predict in mixed precision.
 
     :func:`enable` and ``duotone.enable_mixed_precision_graph_rewrite`` make it.
@@ -93,6 +98,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         self.healer = Healer(lambda: self._policy, self._repaint)
         self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         self._mark = scaled.Mark()
+        self._warned = False
         hooks.install()
 
     # These are the settings of the rewrite.
@@ -191,6 +197,13 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         self.alarm.check(reading)
         return {**reading.metrics(), "dtype": self.half or "float32"}
 
+    def scale_in_use(self, value: Any) -> float | None:
+        """Returns the loss scale, given the value of a dynamic one; None if nothing is scaled."""
+        loss_scale = settings.loss_scale_of(self._chosen, self.half)
+        if isinstance(loss_scale, NoLossScale):
+            return None
+        return float(value if isinstance(loss_scale, DynamicLossScale) else loss_scale.value)
+
     @property
     def steps(self) -> int:
         """The number of steps so far, taken or skipped; with accumulation, of batches."""
@@ -242,8 +255,10 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)
+        self._warn_of_float32()
         loss_scale = self.state()
-        scaled.check_scaled(self.name, loss_scale.loss_scale, self._mark)
+        if variables:
+            scaled.check_scaled(self.name, loss_scale.loss_scale, self._mark)
         unscaled = [
             # This is not a gradient: Keras stores it as the variable's new value (float8 scales).
             grad
@@ -260,6 +275,18 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         for variable, value in zip(state, select_tree(finite, after, before), strict=True):
             variable.assign(value)
         self._set(advance(loss_scale, None, finite))
+
+    def _warn_of_float32(self) -> None:
+        """Warns once of gradients in a loop of the user's own, if duotone rewrote nothing yet."""
+        if self._warned or steps.is_running() or rewrote_anything() or self.half is None:
+            return
+        self._warned = True
+        logger.warning(
+            "optimizer %r: these gradients come from a function that duotone did not rewrite, so "
+            "this loop trains in float32. duotone rewrites the steps of fit; in a loop of your "
+            "own, differentiate duotone.autocast(loss_fn) in place of loss_fn.",
+            self.name,
+        )
 
     def _set(self, state: MixedPrecisionState) -> None:
         """Assigns the state after a step to the variables."""
@@ -279,7 +306,7 @@ class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
         Raises:
             ArgumentError: the saved scale is NaN, infinite, 0 or below the floor.
         """
-        if len(store.keys()) == len(self.variables):
+        if self.built and len(store.keys()) == len(self.variables):
             position = next(i for i, v in enumerate(self.variables) if v is self.dynamic_scale)
             saved, own = store[str(position)], self._chosen or DynamicLossScale()
             smallest = own.floor if isinstance(own, DynamicLossScale) else MIN_SCALE

@@ -77,6 +77,11 @@ MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictiona
 _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+def is_running() -> bool:
+    """Returns True while a step of a model with a plan runs or is traced in this thread."""
+    return bool(_running.models)
+
+
 def wrap_steps(kind: type) -> None:
     """Wraps the step methods that a class itself defines; each only once."""
     for name in STEPS:

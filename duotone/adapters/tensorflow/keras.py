@@ -19,6 +19,7 @@ from typing import Any, Self
 import keras
 
 from duotone.adapters.keras_checks import check_global_policy, check_optimizer, inner_optimizer_of
+from duotone.adapters.keras_inner import InnerSettings
 from duotone.adapters.tensorflow import fitting, statistics
 from duotone.adapters.tensorflow.alarm import TensorFlowAlarm
 from duotone.adapters.tensorflow.replicas import agreed, take_or_skip
@@ -48,7 +49,7 @@ _losses = _Losses()
 
 
 @keras.saving.register_keras_serializable(package="duotone")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(InnerSettings, keras.optimizers.LossScaleOptimizer):
     """A Keras optimizer for training in mixed precision on TensorFlow.
 
     ``duotone.enable_mixed_precision_graph_rewrite`` makes it.
@@ -132,7 +133,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     def warn(self) -> None:
         """Logs the number of skipped steps if it has grown much, and a scale that is stuck."""
         reading = self.reading()
-        self.alarm.count(reading.skipped_steps, reading.loss_scale)
+        scales = self._settings.rule.scales
+        self.alarm.count(reading.skipped_steps, reading.loss_scale if scales else None)
         self.alarm.check(reading)
 
     def _state(self) -> State:

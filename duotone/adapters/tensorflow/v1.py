@@ -51,6 +51,11 @@ class _Computed:
     keys: frozenset[int]
 
 
+def _train_ops() -> list[Any]:
+    """Returns the collection of the training steps of a graph, to which optimizers add theirs."""
+    return tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+
+
 def _keys(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
     return frozenset(id(variable) for _, variable in pairs)
 
@@ -164,9 +169,12 @@ class V1LossScaleOptimizer(_Base):
             return self._update(pairs, global_step, name)
         finite, loss = agreed(*self._finite_and_loss(pairs))
         moved = moved_before_this()
-        rule, state = self._settings.rule, self._state()
+        rule, state, before = self._settings.rule, self._state(), len(_train_ops())
         step = take_or_skip(rule, state, finite, loss, self._update, (pairs, global_step, name))
-        return tf.group(step, restore(moved, finite)) if moved else step
+        step = tf.group(step, restore(moved, finite)) if moved else step
+        # The inner optimizer adds an operation of the branch, which no file can name.
+        _train_ops()[before:] = [step]
+        return step
 
     def _finite_and_loss(self, pairs: Any) -> tuple[Any, Any]:
         """Returns whether a step is finite, and its loss if there is one.

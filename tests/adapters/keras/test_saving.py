@@ -169,6 +169,16 @@ def test_weights_alone(tmp_path):
     other.train_on_batch(X, Y)
 
 
+def test_weights_of_a_model_that_was_not_trained_yet(tmp_path):
+    model, other = compiled(), compiled()
+    path = str(tmp_path / "first.weights.h5")
+    model.save_weights(path)
+    other.load_weights(path)
+    assert same_bits(values(model.variables), values(other.variables))
+    other.fit(X, Y, verbose=0)
+    assert other.optimizer.metrics()["good_steps"] == 1
+
+
 def test_clone_and_compile():
     model = compiled()
     model.train_on_batch(X, Y)

@@ -126,6 +126,23 @@ def test_the_scale_falls_and_is_in_the_checkpoint(tf, tmp_path):
     assert program.read_metrics()["loss_scale"] == 2**14
 
 
+def test_a_loaded_graph_has_the_whole_step_as_its_train_op(tf, resource, tmp_path):
+    v1 = tf.compat.v1
+    opt = wrap(v1.train.GradientDescentOptimizer(1e-3), loss_scale=1024)
+    program = Program(tf, opt, resource=resource)
+    with program.graph.as_default():
+        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [program.step]
+        path = v1.train.Saver().save(program.session, str(tmp_path / "model"))
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.train.import_meta_graph(path + ".meta").restore(session, path)
+        (step,) = v1.get_collection(v1.GraphKeys.TRAIN_OP)
+        weights = next(v for v in v1.trainable_variables() if v.op.name == "first")
+        for x, moves in ((BATCH[0], True), (bad(), False)):
+            before = session.run(weights)
+            session.run(step, {program.x.name: x, program.y.name: BATCH[1]})
+            assert np.any(session.run(weights) != before) == moves
+
+
 def test_clipping_by_value_does_not_hide_an_overflow(tf):
     v1 = tf.compat.v1
     opt = wrap(v1.train.GradientDescentOptimizer(1e-2), loss_scale=2.0**126)
