@@ -74,7 +74,8 @@ def _where(rule: Rule) -> str:
 
 def _only_asks(path: Path) -> bool:
     """True if a module names rules and decides none."""
-    return path.name in ("rules.py", "safety_rules.py", "removable.py") or "advising" in path.parts
+    readers = {"advising", "explaining", "exporting"}.intersection(path.parts)
+    return bool(readers) or path.name in ("rules.py", "safety_rules.py", "removable.py")
 
 
 def main() -> int:
