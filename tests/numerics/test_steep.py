@@ -51,7 +51,8 @@ def test_a_gradient_is_as_exact_as_the_dots(function: Callable[..., Any], half: 
     program, limit = jax.grad(function), LIMITS[function][HALVES.index(half)]
     want = reference(program, W, X)
     assert relative(mixed(program, half, W, X), want) < limit
-    without = mixed(program, half, W, X, rules_remove={"cancellation"})
+    # Rule "position" keeps what makes rotations of near vectors.
+    without = mixed(program, half, W, X, rules_remove={"cancellation", "position"})
     assert relative(without, want) > 2 * limit
 
 
