@@ -44,14 +44,15 @@ _PASSES = frozenset(
 _STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
 
 
-def find_displaced(graph: Graph, classes: Classes) -> set[int]:
+def find_displaced(graph: Graph, classes: Classes, after: set[int]) -> set[int]:
     """Returns the sums, carries and joined arrays with exact numbers that must be float32.
 
     Args:
         graph: the program.
         classes: the class of each node.
+        after: the values that follow from a half dot (:func:`after_half_dots`).
     """
-    found = _Exact(graph, classes)
+    found = _Exact(graph, classes, after)
     queue = [v for node in graph.nodes for v in found.subtracted(node)] if found.sums else []
     denied, seen = set[int](), set[int]()
     while queue:
@@ -85,9 +86,8 @@ class _Exact:
         weighted: products of one of these and something of the same size that is not exact.
     """
 
-    def __init__(self, graph: Graph, classes: Classes) -> None:
-        self._graph, self._classes = graph, classes
-        self._after = after_half_dots(graph, classes)
+    def __init__(self, graph: Graph, classes: Classes, after: set[int]) -> None:
+        self._graph, self._classes, self._after = graph, classes, after
         before = {v.index for v in graph.values if v.index not in self._after and _varies(v)}
         carries = [n for n in graph.nodes if self._may_carry(n, before)]
         self.exact = before

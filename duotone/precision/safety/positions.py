@@ -50,7 +50,7 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
-from duotone.precision.safety.displacements import find_displaced
+from duotone.precision.safety.displacements import after_half_dots, find_displaced
 from duotone.precision.safety.shared_terms import find_shared
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
@@ -125,8 +125,9 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
-    reasons = dict.fromkeys(find_displaced(graph, classes), _MOVED) | reasons
-    reasons = dict.fromkeys(find_shared(graph, classes), _SHARED) | reasons
+    after = after_half_dots(graph, classes)
+    reasons = dict.fromkeys(find_displaced(graph, classes, after), _MOVED) | reasons
+    reasons = dict.fromkeys(find_shared(graph, classes, after), _SHARED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
 

@@ -31,7 +31,6 @@ from duotone.graph.terms import is_one, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
-from duotone.precision.safety.displacements import after_half_dots
 
 _PASSES = frozenset({Trait.MOVES, Trait.CHOOSES, Trait.KEEPS, Trait.COMMUTES})
 _LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
@@ -40,14 +39,14 @@ _LARGEST = 2.0**20
 """A constant above this is a mask, next to which float32 has few digits either."""
 
 
-def find_shared(graph: Graph, classes: Classes) -> set[int]:
+def find_shared(graph: Graph, classes: Classes, after: set[int]) -> set[int]:
     """Returns the nodes whose rounding a difference shows, since its operands share a term.
 
     Args:
         graph: the program.
         classes: the class of each node.
+        after: the values that follow from a half dot.
     """
-    after = after_half_dots(graph, classes)
     terms, arguments = (_Terms(graph, classes, after, functions=own) for own in (False, True))
     shifted = _shifted(graph, terms)
     denied = set[int]()
@@ -59,20 +58,14 @@ def find_shared(graph: Graph, classes: Classes) -> set[int]:
         denied |= (arguments if explicit else terms).between(one, other)
         if all(v in shifted or _is_shift(graph, v) for v in node.inputs):
             denied |= terms.rounding_before(shifted.intersection(node.inputs), shifted)
-        ones, others = _factors_of(graph, node)
+        if not explicit:
+            continue
+        ones, others = _factors(graph, one), _factors(graph, other)
         for pair in itertools.product(ones, others):
             denied |= arguments.between(*pair)
         if not shifted.isdisjoint(ones) and not shifted.isdisjoint(others):
             denied |= terms.rounding_before(shifted.intersection([*ones, *others]), shifted)
     return {index for index in denied if classes.nodes[index].kind is Kind.INFER}
-
-
-def _factors_of(graph: Graph, node: Node) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the factors of both operands, if a node subtracts a product from a product."""
-    if Trait.SUBTRACTS not in node.traits:
-        return (), ()
-    one, other = (_factors(graph, value) for value in node.inputs)
-    return one, other
 
 
 def _factors(graph: Graph, value: int) -> Sequence[int]:
