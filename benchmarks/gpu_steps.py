@@ -272,10 +272,8 @@ def _text_of_device(device: str, models: dict[str, Any]) -> str:
         for what in ("float32", f"by hand {half}"):
             for way in ("duotone", SHORT):
                 if ratios := _ratios(models, what, f"{way} {half}"):
-                    mean, middle = (
-                        statistics.geometric_mean(ratios.values()),
-                        median([*ratios.values()]),
-                    )
+                    mean = statistics.geometric_mean(ratios.values())
+                    middle = statistics.median(ratios.values())
                     lines.append(
                         f"{way} is {mean:.3f} times as fast as {what} (geometric mean), "
                         f"{middle:.3f} times in the median"

@@ -6,6 +6,7 @@ Keras' ``LossScaleOptimizer`` passes the learning rate to the optimizer inside, 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +27,12 @@ class InnerSettings:
     def __init__(self, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         make: Any = super().__init__  # of Keras' LossScaleOptimizer, the other base
         make(inner_optimizer, *args, **kwargs)
-        for name in _settings(inner_optimizer) - _READ_HERE:
+        for name in _settings(type(inner_optimizer)) - _READ_HERE:
             vars(self).pop(name, None)  # so that `__getattr__` reads the one inside
 
     def __setattr__(self, name: str, value: Any) -> None:
         inner = vars(self).get("inner_optimizer")
-        if inner is not None and name in vars(inner) and name in _settings(inner):
+        if _is_setting(inner, name):
             setattr(inner, name, value)
         else:
             super().__setattr__(name, value)
@@ -39,7 +40,7 @@ class InnerSettings:
     def __getattr__(self, name: str) -> Any:
         """Returns a setting of the inner optimizer; Python calls it for a name not found here."""
         inner = vars(self).get("inner_optimizer")
-        if inner is not None and name in vars(inner) and name in _settings(inner):
+        if _is_setting(inner, name):
             return vars(inner)[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -59,8 +60,13 @@ class InnerSettings:
         inner.exclude_from_weight_decay(var_list, var_names)
 
 
-def _settings(inner: Any) -> set[str]:
-    """Returns the names of the arguments with which an optimizer is made."""
-    makers = (vars(kind).get("__init__") for kind in type(inner).__mro__ if kind is not object)
+def _is_setting(inner: Any, name: str) -> bool:
+    return inner is not None and name in vars(inner) and name in _settings(type(inner))
+
+
+@functools.cache
+def _settings(made_by: type) -> set[str]:
+    """Returns the names of the arguments with which optimizers of a class are made."""
+    makers = (vars(kind).get("__init__") for kind in made_by.__mro__ if kind is not object)
     names = {name for made in makers if made for name in inspect.signature(made).parameters}
     return names - _OWN

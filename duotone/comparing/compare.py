@@ -263,9 +263,8 @@ def _about_forms(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yields each note that concerns some forms only, with their names."""
     forms: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if not row.same_as:
-            found = [(NOTE, note) for note in row.notes]
-            for template, about in found + [(DOUBT, row.doubt)] * bool(row.doubt):
+        for template, about in ((DOUBT, row.doubt), *((NOTE, note) for note in row.notes)):
+            if about and not row.same_as:
                 forms.setdefault((template, about), []).append(row.form)
     for (template, about), names in forms.items():
         yield template.format(" and ".join(names), about)

@@ -23,6 +23,7 @@ ESTIMATE = (
     "counts each operation as a separate kernel. Memory counts only arguments and results."
 )
 NOTE = "{}: {}."
+"""The note on forms whose compiled programs have one."""
 DOUBT = "no estimate of {}: {} take much of the time, and an estimate of those may be far off."
 """The note on forms without an estimate, and why they have none."""
 EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."

@@ -150,7 +150,8 @@ def oversized_window(instruction: Instruction) -> list[int]:
     Returns:
         Its sizes, ``[128, 128, 128]``; empty for other instructions.
     """
-    if not instruction.target.startswith(_FORWARD_BY_CUDNN):
+    called = instruction.target if instruction.opcode == "custom-call" else ""
+    if not called.startswith(_FORWARD_BY_CUDNN):
         return []
     window = instruction.attribute("window")
     sizes = _window_numbers(window, "size")

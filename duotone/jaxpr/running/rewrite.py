@@ -310,7 +310,7 @@ class Rewriter:
                 self._recompute_value(env, site, made.divisor)
                 array = array * self.read(env, made.divisor, Paint.FULL)
             env.write(value, Paint.FULL, array)
-        elif value in recomputed & self.recompute.ones:
+        elif value in recomputed and value in self.recompute.ones:
             env.write(value, Paint.FULL, jax.numpy.ones_like(self.read(env, value, Paint.FULL)))
         elif value in recomputed:
             for operand in self.step_of(value).inputs:
