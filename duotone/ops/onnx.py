@@ -139,7 +139,7 @@ _INFER = [
     *rows(Kind.INFER, "Softmax", "activation", "one operation, between 0 and 1", f"{TF} Softmax"),
     *rows(
         Kind.INFER,
-        "AveragePool GlobalAveragePool ReduceMean",
+        "AveragePool+pools GlobalAveragePool ReduceMean",
         "sums",
         _SUMS_INSIDE,
         _SUMS_INSIDE_SOURCE,

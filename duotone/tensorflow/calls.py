@@ -8,7 +8,7 @@ these nodes keep their types in files::
     caller   = a node that names a function in an attribute (While, If, Case, a map of a dataset)
     kept     = callers, and the TensorList ops that a list can reach from or to a caller
 
-``rewrite`` itself follows TensorFlow's pass and does not do this.
+``rewrite`` does this except with the painter ``tensorflow``, which follows TensorFlow's pass.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from duotone.precision.classify.unmatched import warn_of_unmatched
 from duotone.precision.ranges.find import Measured
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
-from duotone.tensorflow.calls import is_kept, loop_bodies
+from duotone.tensorflow.calls import is_kept, keep_calls, loop_bodies, release
 from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
@@ -168,8 +168,10 @@ def rewrite(
     graph = copy.deepcopy(graph_def)
     if not compiled:  # a live graph is one of many, and explain_last() names such patterns
         _warn_of_unmatched(graph, settings)
+    marks = () if settings.resolved.painter == "tensorflow" else keep_calls(graph)
     with collector_paused():
         done = _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
+    release(done.graph_def, marks)
     _warn_of_unsafe(done, settings.resolved.painter)
     return done
 

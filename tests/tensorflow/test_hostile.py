@@ -351,6 +351,31 @@ def products_of_bytes(tf, x):
     return (a @ b - 120.0 * tf.reduce_sum(a, -1, keepdims=True)) @ W
 
 
+@_program(IMAGE / 10)
+def structural_similarity(tf, x):
+    w = _random(8, 3) / 3
+    y, target = (tf.sigmoid(tf.tensordot(v, w, 1)) for v in (x, 1.05 * x))
+    return 1 - tf.image.ssim(y, tf.stop_gradient(target), 1.0, filter_size=7)
+
+
+@_program(IMAGE / 10)
+def variance_in_windows(tf, x):
+    y = tf.sigmoid(tf.tensordot(x, _random(8, 3) / 3, 1))
+    return tf.nn.avg_pool2d(y * y, 4, 1, "VALID") - tf.nn.avg_pool2d(y, 4, 1, "VALID") ** 2
+
+
+@_program(X)
+def a_filter_over_the_results_of_a_dot(tf, x):
+    """Catches: the list of a scan that is not lowered is half, and its body reads float32."""
+
+    def update(state, seen):
+        mean, spread = state
+        gain = (spread + 0.01) / (spread + 1.01)
+        return mean + gain * (seen - mean), (1.0 - gain) * (spread + 0.01)
+
+    return tf.scan(update, (x @ W)[:, 0], initializer=(tf.zeros([]), tf.ones([])))[0]
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_worse_than_the_original_and_finite(tf, name, dtype):

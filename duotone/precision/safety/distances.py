@@ -10,8 +10,10 @@ clusters are such dots. The sums of these terms are full too: ``a * a`` alone ha
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
-sums of the factors. In flat regions the two agree to many digits. So all dots that sum are full:
-one, or one for each axis (a separable window).
+sums of the factors. Either side may add a few products (SSIM adds two variances). In flat regions
+the two agree to many digits. So all dots and pools that sum are full: one, or one for each axis (a
+separable window). What makes the factors is full too, and so are other dots that weigh a value with
+the same window, as the gradient does: it multiplies the factors with differences of their averages.
 
 ``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
@@ -46,6 +48,7 @@ _MOMENT = "part of a variance: a product of results of dots is subtracted from a
 _REST = "subtracted from its own operand: they may nearly cancel"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
+_POOLS = Trait.POOLS
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
 _MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
@@ -72,8 +75,8 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
             reasons |= dict.fromkeys(sums, _TERMS)
         rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
         reasons |= dict.fromkeys(rests, _REST)
-        for dot in search.moments(node) if _ADDS in node.traits else ():
-            reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}
+        if _ADDS in node.traits:
+            reasons |= search.moments(node)
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
@@ -176,21 +179,46 @@ class _Search(Dots):
         origins = set(map(self.origin, self._factors(node)))
         return origins if len(origins) == 1 else set()
 
-    def moments(self, node: Node) -> list[Node]:
-        """Returns the dots of the variance or covariance that a difference computes; else empty."""
+    def moments(self, node: Node) -> dict[int, str]:
+        """Returns what rounds in the variance or covariance that a difference computes."""
         if len(node.inputs) != 2 or not subtracts(self.graph, node):
-            return []
+            return {}
         for value, other in (node.inputs, node.inputs[::-1]):
-            product = self.maker(self.origin(other))
-            if product is None or not self._multiplies(product):
-                continue
-            for joint, factors in self._second_moments(value):
-                means = [self._means(v, factors, joint) for v in self._factors(product)]
+            products = self._products(other)
+            for joint, factors in self._second_moments(value) if products else ():
+                read = [v for product in products for v in self._factors(product)]
+                means = [self._means(v, factors, joint) for v in read]
                 reached = [found for _, found in means]
                 if all(reached) and factors <= set[int]().union(*reached):
-                    sums = [*joint, *(made for way, _ in means for made in way)]
-                    return [made for made in sums if self._is_allowed(made)]
-        return []
+                    return self._rounding([*joint, *(n for way, _ in means for n in way)], factors)
+        return {}
+
+    def _rounding(self, sums: Sequence[Node], factors: set[int]) -> dict[int, str]:
+        """Returns the dots of some sums, those of their gradients, and what makes the factors.
+
+        Where neither dots nor windows sum, the variance is that of a norm, which has its own rules.
+        """
+        dots = [made for made in sums if self._is_allowed(made)]
+        windows = [made for made in sums if _POOLS in made.traits]
+        if not dots and not windows:
+            return {}
+        gradients = [i for dot in dots for i in (*self.gradients(dot), *self._alike(dot, factors))]
+        rounding = filter(self._is_painted, (*dots, *windows, *self.makers(factors)))
+        found = [made.index for made in rounding]
+        return dict.fromkeys(gradients, _GRADIENT) | dict.fromkeys(found, _MOMENT)
+
+    def _alike(self, dot: Node, factors: set[int]) -> list[int]:
+        """Returns the dots that weigh a value as large as a dot's result like the dot's factors."""
+        values, size = self.graph.values, self.graph.values[dot.outputs[0]].size
+        return [
+            index
+            for weights in {*map(self.origin, dot.inputs)} - factors
+            for index, value in self._read_with.get(weights, ())
+            if values[value].size == size
+        ]
+
+    def _is_painted(self, node: Node) -> bool:
+        return self.classes.nodes[node.index].kind in {Kind.ALLOW, Kind.INFER}
 
     def rest(self, node: Node) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
@@ -258,11 +286,24 @@ class _Search(Dots):
             if len(made.inputs) == 2:
                 yield way, set(map(self.origin, made.inputs))
             for operand in made.inputs:
-                product = self.maker(self.origin(operand))
-                if product is not None and self._multiplies(product):
-                    yield way, set(map(self.origin, self._factors(product)))
+                products = self._products(operand)
+                if products:
+                    yield way, {self.origin(v) for made in products for v in self._factors(made)}
                 else:
                     queue.append((operand, way))
+
+    def _products(self, value: int) -> list[Node]:
+        """Returns the products that a value is the sum of: one or a few; else empty."""
+        found, queue = list[Node](), [value]
+        while queue and len(found) < _MOST_TERMS:
+            made = self.maker(self.origin(queue.pop()))
+            if made is not None and self._multiplies(made):
+                found.append(made)
+            elif made is not None and _ADDS in made.traits:
+                queue += made.inputs
+            else:
+                return []
+        return [] if queue else found
 
     def _means(
         self, value: int, factors: set[int], joint: Collection[Node]
