@@ -31,6 +31,7 @@ from types import MappingProxyType
 
 from duotone.errors import RewriteError
 from duotone.graph.frozen import frozen
+from duotone.graph.magnitude import Magnitude
 from duotone.ops.traits import UNDESCRIBED, Traits
 
 FULL_DTYPE = "float32"
@@ -102,36 +103,6 @@ HALF_TYPES = {
     "bfloat16": HalfType("bfloat16", (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-133, 2.0**-7),
 }
 """The half types, from IEEE 754-2008 (binary16) and the bfloat16 layout (1, 8, 7 bits)."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Magnitude:
-    """The magnitude of a constant, without its zeros and infinities.
-
-    Attributes:
-        smallest: the absolute value at which half must be exact enough for the constant to keep
-            its meaning. For a scalar, this is the scalar itself. For an array, it is the largest
-            element, since small elements among large ones (weights) may round like any others. It
-            is ``inf`` if all elements are zero or infinite.
-        largest: the largest absolute value; 0 if all elements are zero or infinite.
-        low: the least element, zeros and infinities included; minus infinity if unknown.
-        high: the greatest element, zeros and infinities included; infinity if unknown.
-    """
-
-    smallest: float
-    largest: float
-    low: float = -math.inf
-    high: float = math.inf
-
-    @classmethod
-    def of(cls, number: float) -> Magnitude:
-        """Returns the magnitude of a number; NaN has no bounds."""
-        if number != number:
-            return cls(math.inf, 0.0)
-        size = abs(number)
-        if size in (0.0, math.inf):
-            return cls(math.inf, 0.0, number, number)
-        return cls(size, size, number, number)
 
 
 @frozen

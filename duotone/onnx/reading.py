@@ -23,11 +23,11 @@ from duotone.graph.graph import (
     Boundary,
     Graph,
     HalfType,
-    Magnitude,
     Node,
     Paint,
     Value,
 )
+from duotone.graph.magnitude import Magnitude
 from duotone.onnx import weights
 from duotone.onnx.describe import describe
 from duotone.onnx.hints import Hints

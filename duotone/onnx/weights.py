@@ -16,7 +16,8 @@ import numpy as np
 
 from duotone.errors import OnnxError
 from duotone.graph.elements import in_half, magnitude_of
-from duotone.graph.graph import HalfType, Magnitude, bytes_of
+from duotone.graph.graph import HalfType, bytes_of
+from duotone.graph.magnitude import Magnitude
 from duotone.onnx.protos import DTYPES, FLOAT, ONNX, TensorProto, dtype_of
 
 PIECE = 2**22
@@ -142,8 +143,9 @@ def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()
         folder: the folder of its external data.
         dims: the dimensions; more elements than ``tensor`` has are zeros.
     """
-    zeros = [np.zeros(1, np.float32)] if math.prod(dims or tensor.dims) > count(tensor) else []
-    return magnitude_of(itertools.chain(zeros, pieces(tensor, folder)))
+    shape = dims or tensor.dims
+    zeros = [np.zeros(1, np.float32)] if math.prod(shape) > count(tensor) else []
+    return magnitude_of(itertools.chain(zeros, pieces(tensor, folder)), shape)
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from duotone.graph.graph import FULL_DTYPE, Magnitude, Node, Value
+from duotone.graph.graph import FULL_DTYPE, Node, Value
+from duotone.graph.magnitude import Magnitude
 from duotone.ops.traits import Trait
 from duotone.tensorflow.protos import dtype_of
 from duotone.tensorflow.shapes import Shape, Shapes, count_elements

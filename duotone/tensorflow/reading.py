@@ -29,9 +29,9 @@ from duotone.graph.graph import (
     Body,
     Boundary,
     Graph,
-    Magnitude,
     Node,
 )
+from duotone.graph.magnitude import Magnitude
 from duotone.ops.entries import traits_of
 from duotone.ops.tensorflow_kinds import GIVEN, LIST_READERS, LIST_WRITERS
 from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, operands_of

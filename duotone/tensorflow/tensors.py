@@ -12,13 +12,15 @@ import numpy as np
 
 from duotone.errors import GraphDefError
 from duotone.graph.elements import in_half, magnitude_of
-from duotone.graph.graph import HalfType, Magnitude
+from duotone.graph.graph import HalfType
+from duotone.graph.magnitude import Magnitude
 from duotone.tensorflow.protos import HALVES, NodeDef
 
 
 def const_magnitude(node: NodeDef) -> Magnitude:
     """Returns the magnitude of the elements of a float32 ``Const``."""
-    return magnitude_of([_elements(node)])
+    shape = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
+    return magnitude_of([_elements(node)], shape)
 
 
 def halve_const(node: NodeDef, half: HalfType) -> None:

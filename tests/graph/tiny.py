@@ -29,12 +29,12 @@ from duotone.graph.graph import (
     Boundary,
     Graph,
     HalfType,
-    Magnitude,
     Node,
     Paint,
     Value,
     check_graph,
 )
+from duotone.graph.magnitude import Magnitude
 from duotone.ops.entries import (
     STRUCTURAL_ENTRIES,
     Entry,

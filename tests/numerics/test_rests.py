@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import duotone
@@ -77,6 +78,47 @@ def test_what_a_projection_leaves_is_as_exact_as_its_value(
 def test_a_short_dot_is_on_the_way_of_a_projection() -> None:
     short = BASIS[:, :4]
     assert not duotone.explain(anomaly, short, FLAT, dtype="bfloat16").summary.operations_half
+
+
+SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], np.float32)
+RING = (2 * np.eye(64) - np.roll(np.eye(64), 1, 0) - np.roll(np.eye(64), -1, 0)).astype(np.float32)
+
+
+def edges(w: Any, x: Any) -> Any:
+    """A filter of image processing on a network's image."""
+    y = jax.nn.sigmoid(x @ w)
+    kernel = jnp.asarray(SOBEL, x.dtype)[None, None]
+    return jax.lax.conv(y[None, None], kernel, (1, 1), "VALID")
+
+
+def laplacian_of_a_known_graph(w: Any, x: Any) -> Any:
+    return jnp.asarray(RING, x.dtype) @ jax.nn.sigmoid(x @ w)
+
+
+def second_derivative(w: Any, x: Any) -> Any:
+    """The left side of a differential equation on a grid, for a loss of physics."""
+    stencil = jnp.array([1.0, -2.0, 1.0], x.dtype) / 0.01
+    return jax.vmap(lambda u: jnp.convolve(u, stencil, mode="valid"))(jax.nn.sigmoid(x @ w))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [edges, laplacian_of_a_known_graph, second_derivative])
+def test_a_difference_by_a_constant_is_as_exact_as_the_last_dot(
+    function: Callable[..., Any], half: str
+) -> None:
+    want = reference(function, W, X)
+    limit = {"float16": 0.001, "bfloat16": 0.008}[half]
+    assert relative(mixed(function, half, W, X), want) < limit
+    without = mixed(function, half, W, X, rules_remove={"distance"})
+    assert relative(without, want) > 4 * limit
+
+
+def test_a_constant_that_averages_reads_half() -> None:
+    def blurred(w: Any, x: Any) -> Any:
+        return jnp.asarray(abs(RING), x.dtype) @ jax.nn.sigmoid(x @ w)
+
+    seen = duotone.explain(blurred, W, X, dtype="bfloat16")
+    assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}
 
 
 def adapter(w: Any, x: Any, b: Any, links: Any) -> Any:

@@ -16,18 +16,18 @@ import jax
 import numpy as np
 
 from duotone import _jax
-from duotone.graph.elements import magnitude_of
+from duotone.graph.elements import if_whole, magnitude_of
 from duotone.graph.graph import (
     FULL_DTYPE,
     NO_ATTRIBUTES,
     Attribute,
     Body,
     BodyKind,
-    Magnitude,
     Node,
     Paint,
     Value,
 )
+from duotone.graph.magnitude import Magnitude
 from duotone.jaxpr.reading.attributes import attributes_of
 from duotone.jaxpr.reading.indices import Integers
 from duotone.jaxpr.reading.operations import EquationDescription, describe, dtype_name, size_of
@@ -270,6 +270,7 @@ def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitud
     """Returns the magnitudes of a constant after an operation that keeps them; signs may change."""
     if constant is None:
         return None
+    constant = if_whole(constant, traits)
     if Trait.CONVERTS in traits:
         return _in_result_dtype(eqn, constant)
     if Trait.NEGATES not in traits:

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import PolicyError
-from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Magnitude, Node, Paint
+from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Node, Paint
+from duotone.graph.magnitude import Magnitude
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.lists import OpLists

@@ -12,8 +12,12 @@ clusters are such dots. The sums of these terms are full too: ``a * a`` alone ha
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
 sums of the factors. Either side may add a few products (SSIM adds two variances). In flat regions
 the two agree to many digits. So all dots and pools that sum are full: one, or one for each axis (a
-separable window). What makes the factors is full too, and so are other dots that weigh a value with
-the same window, as the gradient does: it multiplies the factors with differences of their averages.
+separable window). The makers of the factors are full too, and so are other dots that weigh a value
+with the same window, as the gradient does: it multiplies factors with differences of averages.
+
+A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
+derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
+operand.
 
 ``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
@@ -46,6 +50,7 @@ _GRADIENT = "multiplies a value that follows from squared distances with their p
 _TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _REST = "subtracted from its own operand: they may nearly cancel"
+_STENCIL = "multiplies with a constant whose elements add up to 0: a difference of near values"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _POOLS = Trait.POOLS
@@ -75,6 +80,8 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
             reasons |= dict.fromkeys(sums, _TERMS)
         rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
         reasons |= dict.fromkeys(rests, _REST)
+        differences = search.differences(node) if _CONTRACTS in node.traits else ()
+        reasons |= dict.fromkeys(differences, _STENCIL)
         if _ADDS in node.traits:
             reasons |= search.moments(node)
     return classes.with_denied(reasons, Rule.DISTANCE)
@@ -231,6 +238,14 @@ class _Search(Dots):
                 way.append(maker)
             found += [node.index for node in way]
         return found
+
+    def differences(self, dot: Node) -> list[int]:
+        """Returns a dot with a constant whose elements cancel, and what makes its other operand."""
+        origins = [self.graph.values[self.origin(v)] for v in dot.inputs]
+        if not any(value.constant is not None and value.constant.cancels for value in origins):
+            return []
+        makers = self.makers(value.index for value in origins)
+        return [node.index for node in (dot, *makers) if self._is_painted(node)]
 
     def _differences(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
