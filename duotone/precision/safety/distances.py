@@ -197,7 +197,8 @@ class _Search(Dots):
                 means = [self._means(v, factors, joint) for v in read]
                 reached = [found for _, found in means]
                 if all(reached) and factors <= set[int]().union(*reached):
-                    return self._rounding([*joint, *(n for way, _ in means for n in way)], factors)
+                    sums = [*joint, *products, *(n for way, _ in means for n in way)]
+                    return self._rounding(sums, factors)
         return {}
 
     def _rounding(self, sums: Sequence[Node], factors: set[int]) -> dict[int, str]:
@@ -209,23 +210,30 @@ class _Search(Dots):
         windows = [made for made in sums if _POOLS in made.traits]
         if not dots and not windows:
             return {}
-        gradients = [i for dot in dots for i in (*self.gradients(dot), *self._alike(dot, factors))]
-        rounding = filter(self._is_painted, (*dots, *windows, *self.makers(factors)))
-        found = [made.index for made in rounding]
+        products = (made for made in sums if _CONTRACTS in made.traits)
+        alike = (index for made in products for index in self._alike(made, factors))
+        gradients = {*alike, *(index for dot in dots for index in self.gradients(dot))}
+        found = [made.index for made in (*dots, *self._inferred((*windows, *self.makers(factors))))]
         return dict.fromkeys(gradients, _GRADIENT) | dict.fromkeys(found, _MOMENT)
 
     def _alike(self, dot: Node, factors: set[int]) -> list[int]:
-        """Returns the dots that weigh a value as large as a dot's result like the dot's factors."""
+        """Returns the dots with an operand of a dot and a value as large as its result.
+
+        Next to a factor, this is a value made later, as in a gradient, and no weight of a layer.
+        """
         values, size = self.graph.values, self.graph.values[dot.outputs[0]].size
         return [
             index
-            for weights in {*map(self.origin, dot.inputs)} - factors
-            for index, value in self._read_with.get(weights, ())
+            for origin in dict.fromkeys(map(self.origin, dot.inputs))
+            for index, value in self._read_with.get(origin, ())
             if values[value].size == size
+            and (origin not in factors or values[value].producer > dot.index)
         ]
 
-    def _is_painted(self, node: Node) -> bool:
-        return self.classes.nodes[node.index].kind in {Kind.ALLOW, Kind.INFER}
+    def _inferred(self, nodes: Iterable[Node]) -> list[Node]:
+        """Returns those of some nodes that round where they are half; a dot sums in float32."""
+        kinds = self.classes.nodes
+        return [node for node in nodes if kinds[node.index].kind is Kind.INFER]
 
     def rest(self, node: Node) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
@@ -233,9 +241,7 @@ class _Search(Dots):
         for value, other in self._differences(node):
             origin = self._unweighted(other)
             way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
-            maker = self.maker(origin)
-            if way and maker is not None and self.classes.nodes[maker.index].kind is Kind.INFER:
-                way.append(maker)
+            way += self._inferred(self.makers([origin])) if way else []
             found += [node.index for node in way]
         return found
 
@@ -244,8 +250,9 @@ class _Search(Dots):
         origins = [self.graph.values[self.origin(v)] for v in dot.inputs]
         if not any(value.constant is not None and value.constant.cancels for value in origins):
             return []
-        makers = self.makers(value.index for value in origins)
-        return [node.index for node in (dot, *makers) if self._is_painted(node)]
+        dots = [dot] if self._is_allowed(dot) else []
+        makers = self._inferred(self.makers(value.index for value in origins))
+        return [node.index for node in (*dots, *makers)]
 
     def _differences(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""

@@ -1,8 +1,9 @@
-"""Variances in windows of a network's image (SSIM): as exact as the network's last dot."""
+"""Second moments of a network's results (SSIM, CORAL): as exact as with the network in half."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +73,57 @@ def test_variances_are_as_exact_as_with_the_network_in_half(
     assert ours < 1.5 * hand
     without = mixed(program, half, W, X, rules_remove={"distance"})
     assert not relative(without, want) < 5 * ours  # may be NaN
+
+
+FEATURES = jax.random.normal(jax.random.key(3), (256, 64))
+LAYER = jax.random.normal(jax.random.key(4), (64, 64)) / 8
+
+
+def covariance(f: jax.Array) -> jax.Array:
+    mean = f.mean(0, keepdims=True)
+    return f.T @ f / f.shape[0] - mean.T @ mean
+
+
+def covariance_by_sums(f: jax.Array) -> jax.Array:
+    total = f.sum(0, keepdims=True)
+    return (f.T @ f - total.T @ total / f.shape[0]) / (f.shape[0] - 1)
+
+
+def coral(w: jax.Array, x: jax.Array, compute: Any, dot: Any = jnp.einsum) -> jax.Array:
+    """Two domains' features have the same covariance (Sun and Saenko, 2016)."""
+    one, other = (3.0 + 0.3 * dot("nc,cd->nd", v, w) for v in (x, x[::-1] * 1.5))
+    return jnp.sum((compute(one) - compute(other)) ** 2)
+
+
+def weighed(w: jax.Array, x: jax.Array, compute: Any, dot: Any = jnp.einsum) -> jax.Array:
+    """A loss whose derivative does not depend on the covariance."""
+    return jnp.sum(compute(3.0 + 0.3 * dot("nc,cd->nd", x, w)) * jnp.sin(x[:64]))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("compute", [covariance, covariance_by_sums])
+@pytest.mark.parametrize("loss", [coral, weighed])
+def test_gradients_of_covariances_are_as_exact_as_with_the_network_in_half(
+    loss: Any, compute: Any, half: str
+) -> None:
+    def program(w: jax.Array, x: jax.Array, dot: Any = jnp.einsum) -> jax.Array:
+        return jax.grad(loss)(w, x, compute, dot)
+
+    want = reference(program, LAYER, FEATURES)
+    hand = relative(jax.jit(lambda w, x: program(w, x, by_hand(half, True)))(LAYER, FEATURES), want)
+    ours = relative(mixed(program, half, LAYER, FEATURES), want)
+    assert ours < 1.5 * hand
+    without = mixed(program, half, LAYER, FEATURES, rules_remove={"distance"})
+    assert not relative(without, want) < 4 * ours
+
+
+def test_a_layer_before_a_covariance_stays_half() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(covariance(x @ w) ** 2) + jnp.sum(jax.nn.relu(x @ w) @ w)
+
+    seen = duotone.explain(loss, LAYER, FEATURES, dtype="bfloat16")
+    dots = [o.paint for o in seen.operations if o.operation == "dot_general"]
+    assert dots.count("half") >= 2
 
 
 def test_the_variance_of_a_norm_keeps_its_operand_half() -> None:
