@@ -4,7 +4,8 @@ Keras has no path from an optimizer to the functions that a model compiles. So d
 methods, once, in the classes of ``keras.Model.__mro__`` that define them: ``make_train_function``,
 ``make_test_function`` and ``make_predict_function``. If the model has a plan (``plans``), the
 wrapper first wraps the step methods of each class of ``type(model).__mro__`` (``steps``). Then
-Keras' own method runs, with the ``jit`` of duotone (``compiled``).
+Keras' own method runs, with the ``jit`` of duotone (``compiled``). KerasHub's tasks compile a step
+of their own (``generating``).
 
 duotone does not wrap ``keras.Model.compile``: Keras compares it with the base class' method to find
 out whether it was overridden, and would load a model without its optimizer. It sets nothing on the
@@ -20,6 +21,7 @@ from typing import Any
 
 import keras
 
+from duotone.adapters.keras import generating
 from duotone.adapters.keras.compiled import with_own_jit
 from duotone.adapters.keras.plans import everywhere, plan_of
 from duotone.adapters.keras.steps import STEPS, wrap_steps
@@ -33,6 +35,7 @@ _MAKERS = {f"make_{function}": function for function in STEPS.values()}
 
 def install() -> None:
     """Wraps the methods with which Keras makes its functions; further calls do nothing."""
+    generating.install()
     for kind in keras.Model.__mro__:
         for maker, function in _MAKERS.items():
             method = vars(kind).get(maker)
@@ -51,6 +54,7 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
             _warn_of_own_steps(self)
             for kind in type(self).__mro__:
                 wrap_steps(kind)
+                generating.wrap_generation(kind)
             with with_own_jit():
                 method(self, force=force)
             if function == "train_function":

@@ -2,8 +2,8 @@
 
 :func:`autocast` gives the model a new subclass of its class, whose step methods run the original
 ones by the model's plan (``steps``), compiled by the ``jit`` of duotone (``compiled``). So ``fit``,
-``evaluate`` and ``predict`` find them in every mode of Keras, and no class of Keras changes.
-``model.__class__`` still returns the old class, for saving, cloning and printing.
+``evaluate``, ``predict`` and KerasHub's ``generate`` find them in every mode of Keras, and no class
+of Keras changes. ``model.__class__`` still returns the old class, for saving, cloning and printing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import keras
 
 from duotone.adapters import keras_checks
-from duotone.adapters.keras import settings
+from duotone.adapters.keras import generating, settings
 from duotone.adapters.keras.compiled import with_own_jit
 from duotone.adapters.keras.plans import PLAN, StepPlan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
@@ -80,6 +80,9 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
         setattr(own, name, _step(own, name))
         setattr(own, f"make_{function}", _maker(own, f"make_{function}"))
         setattr(model, function, None)  # Keras then makes a new one from the new step
+    if hasattr(kind, generating.STEP):
+        setattr(own, generating.STEP, _generate_step(own))
+        setattr(model, generating.FUNCTION, None)
     object.__setattr__(model, "__class__", own)
     return model
 
@@ -89,6 +92,14 @@ def _step(own: type, name: str) -> Any:
         return getattr(super(own, model), name)
 
     return stepping(name, bind, plan_of, functools.wraps(getattr(own, name)))
+
+
+def _generate_step(own: type) -> Any:
+    def bind(model: Any) -> Any:
+        return getattr(super(own, model), generating.STEP)
+
+    named = functools.wraps(getattr(own, generating.STEP))
+    return generating.generating(bind, plan_of, named)
 
 
 def _maker(own: type, name: str) -> Any:

@@ -43,7 +43,8 @@ STEPS = {
 }
 """Each step method, and the attribute in which Keras keeps the function made from it."""
 
-_WRAPPED = "__duotone_step__"
+WRAPPED = "__duotone_step__"
+"""The attribute of a method that is wrapped already."""
 
 Bind = Callable[[Any], Callable[..., Any]]
 """Takes a model and returns its original step method, bound."""
@@ -67,7 +68,8 @@ class _Running(threading.local):
             self.models.pop()
 
 
-_running = _Running()
+running = _Running()
+"""The models whose step is running, in this thread."""
 # This maps each model and step to Keras' function, the plan of its painting, and the program.
 _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
@@ -79,14 +81,14 @@ _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def is_running() -> bool:
     """Returns True while a step of a model with a plan runs or is traced in this thread."""
-    return bool(_running.models)
+    return bool(running.models)
 
 
 def wrap_steps(kind: type) -> None:
     """Wraps the step methods that a class itself defines; each only once."""
     for name in STEPS:
         method = vars(kind).get(name)
-        if method is not None and not hasattr(method, _WRAPPED):
+        if method is not None and not hasattr(method, WRAPPED):
             setattr(kind, name, _wrapped(name, method))
 
 
@@ -107,16 +109,16 @@ def stepping(
 
     @named
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plan = None if self in _running else plan_of(self)
+        plan = None if self in running else plan_of(self)
         if plan is None:
             return bind(self)(*args, **kwargs)
-        with _running.entered(self):
+        with running.entered(self):
             run = _with_logged_line(self, _program(plan, self, name, bind, (args, kwargs)))
             if name != "train_step" or plan.skips is None:
                 return run(*args, **kwargs)
             return skipped.run_step(self, plan.skips, run, *args, **kwargs)
 
-    setattr(step, _WRAPPED, True)
+    setattr(step, WRAPPED, True)
     return step
 
 
@@ -125,7 +127,7 @@ def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Ca
     if plan.half is None:
         return bind(model)
     if model.run_eagerly:
-        _warn_of_eager(model)
+        warn_of_eager(model)
         return bind(model)
     function = getattr(model, STEPS[name], None)
     if function is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(call)):
@@ -166,26 +168,28 @@ def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..
     if name == "train_step" and model in MEASURED:
         policy = MEASURED[model].added_to(policy)
     dtype = None if plan.asks_device else plan.half
-    return autocast(_named(step, model, name), dtype=dtype, policy=policy)
+    return autocast(with_name(step, model, name), dtype=dtype, policy=policy)
 
 
 def original(model: Any, name: str) -> Callable[..., Any]:
     """Returns the step method of a model, not rewritten."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        with _running.entered(model):
+        with running.entered(model):
             return getattr(model, name)(*args, **kwargs)
 
-    return _named(step, model, name)
+    return with_name(step, model, name)
 
 
-def _named(step: Callable[..., Any], model: Any, name: str) -> Callable[..., Any]:
+def with_name(step: Callable[..., Any], model: Any, name: str) -> Callable[..., Any]:
+    """Gives a function the name of a model's step, and returns it."""
     step.__name__ = name
     step.__qualname__ = f"{type(model).__name__}.{name}"
     return step
 
 
-def _warn_of_eager(model: Any) -> None:
+def warn_of_eager(model: Any) -> None:
+    """Logs once for each model that its steps run eagerly, in full precision."""
     if model not in _warned_eager:
         _warned_eager.add(model)
         logger.warning(
