@@ -98,8 +98,17 @@ def bent(w: Any, x: Any) -> Any:
     return 1e5 * jnp.mean((out - jnp.tanh(out)) ** 2 + layers**2)
 
 
+def adapted(w: Any, x: Any) -> Any:
+    """How far steps of a descent lead: the cotangent of the last step and of the first cancel."""
+    inner = jax.grad(lambda w: jnp.mean((network(w, x) - x) ** 2))
+    end = w
+    for _ in range(4):
+        end = end - 0.01 * inner(end)
+    return 1e3 * jnp.sum((end - w) ** 2)
+
+
 PROGRAMS = [volumes, areas, advantages, policies, rotated, nearly_parallel, smoothed]
-PROGRAMS += [determinants, slopes, bent]
+PROGRAMS += [determinants, slopes, bent, adapted]
 LIMITS = {"float16": 5e-3, "bfloat16": 1e-2}
 
 
