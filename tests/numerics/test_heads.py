@@ -60,6 +60,29 @@ def near_points(w: Any, x: Any) -> Any:
     return 1e4 * jnp.mean((jnp.tanh(network(w, near) + 3) - jnp.tanh(network(w, x) + 3)) ** 2)
 
 
+def views(w: Any, x: Any) -> Any:
+    """Predictions for two views in one batch."""
+    both = jax.nn.sigmoid(network(w, jnp.concatenate([x, x + 0.1 * jnp.roll(x, 1, 0)])) + 5)
+    one, other = jnp.split(both, 2)
+    return 1e4 * jnp.mean((one - other) ** 2)
+
+
+def stacked(w: Any, x: Any) -> Any:
+    """Predictions of two sets of weights in one array."""
+    weights = jnp.stack([w[:2], w[:2] + 0.1 * w[2:]])
+    both = jax.nn.sigmoid(jax.vmap(network, (0, None))(weights, x) + 5)
+    return 1e4 * jnp.mean((both[0] - both[1]) ** 2)
+
+
+def in_a_loop(w: Any, x: Any) -> Any:
+    """A loss that a loop sums over parts of a batch; the gradients are in another loop."""
+
+    def step(total: Any, batch: Any) -> Any:
+        return total + 1e4 * jnp.mean((jax.nn.sigmoid(network(w, batch) + 6) - 1) ** 2), None
+
+    return jax.lax.scan(step, jnp.zeros((), x.dtype), x.reshape(4, 16, 16))[0]
+
+
 def linear_between(w: Any, x: Any) -> Any:
     """What a network leaves of a mixture of its own results."""
     y = jnp.roll(x, 1, 0)
@@ -67,7 +90,8 @@ def linear_between(w: Any, x: Any) -> Any:
     return 1e3 * jnp.mean(rest**2)
 
 
-PROGRAMS = [brier, adversarial, overlap, single, teacher, near_points, linear_between]
+PROGRAMS = [brier, adversarial, overlap, single, teacher, near_points, views, stacked]
+PROGRAMS += [linear_between, in_a_loop]
 
 
 def by_hand(function: Callable[..., Any], half: str, w: Any, x: Any) -> Any:
@@ -149,6 +173,6 @@ def test_networks_are_decided_as_before(function: Callable[..., Any]) -> None:
 
 def test_the_reasons_are_reported() -> None:
     seen = duotone.explain(linear_between, W, X, dtype="bfloat16").operations
-    assert any("a result of other dots" in o.reason for o in seen if o.rule == "cancellation")
+    assert any("difference from another result" in o.reason for o in seen if o.rule == "cancellation")
     seen = duotone.explain(brier, W, X, dtype="bfloat16").operations
     assert any("its limit" in o.reason for o in seen if o.operation == "logistic")

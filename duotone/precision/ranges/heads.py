@@ -10,13 +10,15 @@ dot rounds a gate in any case. A head has no next dot: after it come the loss an
     a head        a value from which no next dot follows but gradients of its last dots
 
 This search denies heads that saturate and whose distance from the limit is read, and heads whose
-results a difference compares with what follows from other dots. A logit that is subtracted from its
-own maximum is not compared, nor is a value that its own derivative multiplies.
+results a difference compares with what follows from other dots, or with another part of the same
+array. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
+derivative multiplies.
 """
 
 from __future__ import annotations
 
 import functools
+from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import following, scales
@@ -25,9 +27,10 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
+_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
-_DIFFERENCE = "the loss, and no dot, reads its difference from a result of other dots"
+_DIFFERENCE = "the loss, and no dot, reads its difference from another result"
 
 
 def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
@@ -80,18 +83,45 @@ class _Search(Dots):
         return found
 
     def _compares(self, node: Node) -> bool:
-        """Checks if a node subtracts two heads that follow from different dots."""
+        """Checks if a node subtracts what follows from different dots, or two parts of a value."""
         if Trait.SUBTRACTS not in node.traits or not self.is_head(node):
             return False
         one, other = (self._last[v] for v in node.inputs)
-        return bool(one) and bool(other) and not one & other
+        return self._subtracts_parts(node) or (bool(one) and bool(other) and not one & other)
+
+    def _subtracts_parts(self, node: Node) -> bool:
+        """Checks if the operands are parts of one array, such as a batch of two views."""
+        one, other = map(self._whole, node.inputs)
+        return one == other and all(self._size(v) < self._size(one) for v in node.inputs)
+
+    def _whole(self, value: int) -> int:
+        """Returns the array of which a value is all or a part."""
+        while (made := self.maker(value)) is not None and Trait.MOVES in made.traits:
+            numbers = [v for v in made.inputs if self.graph.values[v].paintable]
+            if len(numbers) != 1:
+                break
+            (value,) = numbers
+        return value
+
+    def _source(self, value: int) -> int:
+        """Returns the origin of a value, also upstream of the slices and stacks of loops."""
+        value = self.origin(value)
+        while (made := self.maker(value)) is not None and not _OF_LOOPS.isdisjoint(made.traits):
+            value = self.origin(made.inputs[0])
+        return value
+
+    def _size(self, value: int) -> int:
+        return self.graph.values[value].size
 
     def _is_compared(self, node: Node) -> bool:
         """Checks if a sum reads the result of a node, or a difference from something else."""
         graph = self.graph
         own = following(graph, values=node.outputs)
-        queue = [(value, reader) for value in node.outputs for reader, _ in graph.consumers[value]]
+        queue, seen = [(v, r) for v in node.outputs for r, _ in graph.consumers[v]], set[int]()
         for value, reader in queue:
+            if reader in seen:
+                continue
+            seen.add(reader)
             made = graph.nodes[reader]
             beside = [v for v in made.inputs if v != value]
             if not _SUMS.isdisjoint(made.traits):
@@ -99,6 +129,8 @@ class _Search(Dots):
             if Trait.SUBTRACTS in made.traits and own.isdisjoint(beside):
                 if not self._is_derivative(made):
                     return True
+            elif Trait.SUBTRACTS in made.traits and self._subtracts_parts(made):
+                return True
             elif Trait.COMMUTES in made.traits or (scales(made) and own.isdisjoint(beside)):
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
@@ -114,17 +146,23 @@ class _Search(Dots):
     def _allowed(self) -> int:
         """The dots that are half."""
         kinds = self.classes.nodes
-        return sum(1 << n.index for n in self.graph.nodes if kinds[n.index].kind is Kind.ALLOW)
+        return sum(bit for index, bit in self._bits.items() if kinds[index].kind is Kind.ALLOW)
+
+    @functools.cached_property
+    def _bits(self) -> dict[int, int]:
+        """The bit of each dot, by the index of its node."""
+        dots = filter(self.classes.is_dot, self.graph.nodes)
+        return {node.index: 1 << number for number, node in enumerate(dots)}
 
     @functools.cached_property
     def _last(self) -> list[int]:
         """The last dots of each value."""
         found = [0] * len(self.graph.values)
         for node in self.graph.nodes:
-            dots = 1 << node.index if self.classes.is_dot(node) else 0
+            dots = self._bits.get(node.index, 0)
             if not dots:
-                for value in node.inputs:
-                    dots |= found[value]
+                for more in {found[value] for value in node.inputs} - {0}:
+                    dots = dots | more if dots else more  # most values share one number
             for value in node.outputs:
                 found[value] = dots
         return found
@@ -133,11 +171,11 @@ class _Search(Dots):
     def _reading(self) -> dict[tuple[int, int], int]:
         """By the origin of an operand and the size of the result, the dots that read it."""
         found: dict[tuple[int, int], int] = {}
-        for node in filter(self.classes.is_dot, self.graph.nodes):
-            size = self.graph.values[node.outputs[0]].size
+        for index, bit in self._bits.items():
+            node = self.graph.nodes[index]
             for value in node.inputs:
-                key = self.origin(value), size
-                found[key] = found.get(key, 0) | 1 << node.index
+                key = self._source(value), self._size(node.outputs[0])
+                found[key] = found.get(key, 0) | bit
         return found
 
     @functools.cached_property
@@ -145,9 +183,10 @@ class _Search(Dots):
         """For each value, whether a next dot is not the gradient of a last one."""
         found = [False] * len(self.graph.values)
         for node in reversed(self.graph.nodes):
-            if self.classes.is_dot(node):
-                for value, beside in zip(node.inputs, reversed(node.inputs[:2]), strict=False):
-                    found[value] = found[value] or not self._is_gradient(value, beside)
+            if node.index in self._bits:
+                for value, beside in zip_longest(node.inputs, reversed(node.inputs[:2])):
+                    gradient = beside is not None and self._is_gradient(value, beside)
+                    found[value] = found[value] or not gradient
             elif any(map(found.__getitem__, node.outputs)):
                 for value in node.inputs:
                     found[value] = True
@@ -162,7 +201,7 @@ class _Search(Dots):
             if Trait.CARRIES in node.traits:
                 found[node.inputs[1]] = values[node.inputs[1]].size
         for node in reversed(self.graph.nodes):
-            if not self.classes.is_dot(node):
+            if node.index not in self._bits:
                 most = max((found[v] for v in node.outputs), default=0)
                 for value in node.inputs:
                     found[value] = max(found[value], most)
@@ -170,5 +209,5 @@ class _Search(Dots):
 
     def _is_gradient(self, value: int, beside: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
-        key = self.origin(beside), self.graph.values[value].size
+        key = self._source(beside), self._size(value)
         return bool(self._reading.get(key, 0) & self._last[value])
