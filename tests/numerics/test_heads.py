@@ -173,6 +173,8 @@ def test_networks_are_decided_as_before(function: Callable[..., Any]) -> None:
 
 def test_the_reasons_are_reported() -> None:
     seen = duotone.explain(linear_between, W, X, dtype="bfloat16").operations
-    assert any("difference from another result" in o.reason for o in seen if o.rule == "cancellation")
+    assert any(
+        "difference from another result" in o.reason for o in seen if o.rule == "cancellation"
+    )
     seen = duotone.explain(brier, W, X, dtype="bfloat16").operations
     assert any("its limit" in o.reason for o in seen if o.operation == "logistic")

@@ -175,7 +175,7 @@ class _Terms:
     def _adds_block(self, value: int, leading: set[int]) -> bool:
         """Checks if a value is a term and what dots make of it, as in a residual stream.
 
-        What dots make of a term that one number scales is a step (of a cotangent, before them).
+        A block that first scales the term by one number is a step, of a cotangent for example.
         """
         terms = set(self._terms(value))
         start = min(terms & leading)
