@@ -9,8 +9,8 @@
 Files: ``settings`` (the user's choices, as plain data), ``optimizer`` (loss scaling),
 ``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (the
 state after a skipped step), ``hooks`` (around Keras' trainer), ``generating`` (the ``generate`` of
-KerasHub), ``models`` (one model, no hooks),
-``everywhere`` (all models), ``measured`` (calibration, blame).
+KerasHub), ``models`` (one model, no hooks), ``everywhere`` (all models), ``measured`` (calibration,
+blame).
 
 This package is the only part of duotone that imports Keras.
 """

@@ -38,6 +38,7 @@ from duotone.precision.ranges.cancellation import (
 )
 from duotone.precision.ranges.decays import find_decays
 from duotone.precision.ranges.find import Ranges, is_of_few, is_sum_of_few
+from duotone.precision.ranges.heads import find_heads
 from duotone.precision.ranges.interval import Interval, bound, words
 from duotone.precision.ranges.large_constants import keep_dots_of_large
 from duotone.precision.rules import Rule
@@ -63,7 +64,8 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     Near its limit such a function rounds to the limit in half. Nothing is left of it after the
     subtraction, nor of its derivative. The gates of a linear recurrence are such functions. This
     stage also denies factors of many that a program adds to a constant, and arithmetic that leads
-    to an operation with an infinite slope (:mod:`duotone.precision.ranges.cancellation`).
+    to an operation with an infinite slope (:mod:`duotone.precision.ranges.cancellation`), and
+    functions between a network and its loss (:mod:`duotone.precision.ranges.heads`).
 
     Args:
         classes: the class of each node.
@@ -76,6 +78,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     denied = dict.fromkeys(before_steep(graph, classes), _STEEP_REASON)
     decays = find_decays(graph, classes)
     denied |= dict.fromkeys(decays_near_constants(graph, classes, decays), _CANCELS_REASON)
+    denied |= find_heads(graph, classes)
     classes = classes.with_denied(denied, Rule.CANCELLATION, Taint.DOMINANT)
     saturating = [
         node

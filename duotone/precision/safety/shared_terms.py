@@ -173,7 +173,10 @@ class _Terms:
         return found
 
     def _adds_block(self, value: int, leading: set[int]) -> bool:
-        """Checks if a value is a term and what dots make of it, as in a residual stream."""
+        """Checks if a value is a term and what dots make of it, as in a residual stream.
+
+        A block that first scales the term by one number is a step, of a cotangent for example.
+        """
         terms = set(self._terms(value))
         start = min(terms & leading)
         queue, seen = [(v, False) for v in terms - leading], set[tuple[int, bool]]()
@@ -186,7 +189,12 @@ class _Terms:
                 continue
             seen.add((found, after_dot))
             after_dot = after_dot or self._classes.nodes[producer].kind is Kind.ALLOW
-            queue += [(v, after_dot) for v in self._graph.nodes[producer].inputs]
+            node = self._graph.nodes[producer]
+            if scales(node) and any(is_one(self._graph, v) for v in node.inputs):
+                steps = {v for v in node.inputs if moved(self._graph, v).index in terms & leading}
+                queue += [(v, after_dot) for v in node.inputs if v not in steps]
+            else:
+                queue += [(v, after_dot) for v in node.inputs]
         return False
 
     def _may_round(self, node: Node) -> bool:

@@ -1,0 +1,213 @@
+"""Heads: arithmetic between the last dot of a network and its loss.
+
+A sigmoid of 0.999 is 1.0 in bfloat16. A loss that compares it with a target, ``(y - target)**2``,
+or sums it, reads its distance from 1, and so does its own derivative, ``y * (1 - y)``. A
+difference of two networks, ``softmax(f(x)) - softmax(g(x))``, is as small. In a network, the next
+dot rounds a gate in any case. A head has no next dot: after it come the loss and the gradients::
+
+    last dots     dots upstream of a value with no dot between
+    a gradient    a dot that reads an operand of a last dot, and a value of the size of its result
+    a head        a value from which no next dot follows but gradients of its last dots
+
+This search denies heads that saturate and whose distance from the limit is read, and heads whose
+results a difference compares with what follows from other dots, or with another part of the same
+array. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
+derivative multiplies.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import zip_longest
+
+from duotone.graph.graph import Graph, Node
+from duotone.graph.terms import following, scales
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.safety.dot_operands import Dots
+
+_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
+_SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
+_LIMIT = "the loss, and no dot, reads its distance from its limit"
+_DIFFERENCE = "the loss, and no dot, reads its difference from another result"
+
+
+def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
+    """Finds the heads that must be float32.
+
+    Args:
+        graph: the program.
+        classes: the class of each node.
+
+    Returns:
+        The reasons in words, by index of the node.
+    """
+    search = _Search(graph, classes)
+    saturating = (node.index for node in graph.nodes if search.is_saturating(node))
+    return dict.fromkeys(search.before_differences(), _DIFFERENCE) | dict.fromkeys(
+        saturating, _LIMIT
+    )
+
+
+class _Search(Dots):
+    """Searches the dots before and after values; a set of dots is an integer, a bit for each."""
+
+    def is_head(self, node: Node) -> bool:
+        """Checks if a node is no dot, follows from a half one, and leads to gradients only."""
+        if not node.outputs or self.classes.is_dot(node):
+            return False
+        value = self.graph.values[node.outputs[0]]
+        if not self._last[value.index] & self._allowed or self._in_network[value.index]:
+            return False
+        return value.is_one or self._carried[value.index] < value.size
+
+    def is_saturating(self, node: Node) -> bool:
+        """Checks if a node is a head that saturates, and whose distance from its limit is read."""
+        saturates = Trait.SATURATES in node.traits
+        infers = self.classes.nodes[node.index].kind is Kind.INFER
+        return saturates and infers and self.is_head(node) and self._is_compared(node)
+
+    def before_differences(self) -> set[int]:
+        """Returns the heads that compute the operands of differences of different dots."""
+        queue = [v for node in self.graph.nodes if self._compares(node) for v in node.inputs]
+        found, seen = set[int](), set(queue)
+        while queue:
+            made = self.maker(queue.pop())
+            if made is None or not self.is_head(made):
+                continue
+            if Trait.COMMUTES not in made.traits:
+                found.add(made.index)
+            queue += set(made.inputs) - seen
+            seen.update(made.inputs)
+        return found
+
+    def _compares(self, node: Node) -> bool:
+        """Checks if a node subtracts what follows from different dots, or two parts of a value."""
+        if Trait.SUBTRACTS not in node.traits or not self.is_head(node):
+            return False
+        one, other = (self._last[v] for v in node.inputs)
+        return self._subtracts_parts(node) or (bool(one) and bool(other) and not one & other)
+
+    def _subtracts_parts(self, node: Node) -> bool:
+        """Checks if the operands are parts of one array, such as a batch of two views."""
+        one, other = map(self._whole, node.inputs)
+        return one == other and all(self._size(v) < self._size(one) for v in node.inputs)
+
+    def _whole(self, value: int) -> int:
+        """Returns the array of which a value is all or a part."""
+        while (made := self.maker(value)) is not None and Trait.MOVES in made.traits:
+            numbers = [v for v in made.inputs if self.graph.values[v].paintable]
+            if len(numbers) != 1:
+                break
+            (value,) = numbers
+        return value
+
+    def _source(self, value: int) -> int:
+        """Returns the origin of a value, also upstream of the slices and stacks of loops."""
+        value = self.origin(value)
+        while (made := self.maker(value)) is not None and not _OF_LOOPS.isdisjoint(made.traits):
+            value = self.origin(made.inputs[0])
+        return value
+
+    def _size(self, value: int) -> int:
+        return self.graph.values[value].size
+
+    def _is_compared(self, node: Node) -> bool:
+        """Checks if a sum reads the result of a node, or a difference from something else."""
+        graph = self.graph
+        own = following(graph, values=node.outputs)
+        queue, seen = [(v, r) for v in node.outputs for r, _ in graph.consumers[v]], set[int]()
+        for value, reader in queue:
+            if reader in seen:
+                continue
+            seen.add(reader)
+            made = graph.nodes[reader]
+            beside = [v for v in made.inputs if v != value]
+            if not _SUMS.isdisjoint(made.traits):
+                return True
+            if Trait.SUBTRACTS in made.traits and own.isdisjoint(beside):
+                if not self._is_derivative(made):
+                    return True
+            elif Trait.SUBTRACTS in made.traits and self._subtracts_parts(made):
+                return True
+            elif Trait.COMMUTES in made.traits or (scales(made) and own.isdisjoint(beside)):
+                queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
+        return False
+
+    def _is_derivative(self, node: Node) -> bool:
+        """Checks if a node is ``1 - y`` that only multiplies, as in the derivative of ``y``."""
+        if self.graph.values[node.inputs[0]].constant is None:
+            return False
+        readers = (self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v])
+        return all(Trait.MULTIPLIES in reader.traits for reader in readers)
+
+    @functools.cached_property
+    def _allowed(self) -> int:
+        """The dots that are half."""
+        kinds = self.classes.nodes
+        return sum(bit for index, bit in self._bits.items() if kinds[index].kind is Kind.ALLOW)
+
+    @functools.cached_property
+    def _bits(self) -> dict[int, int]:
+        """The bit of each dot, by the index of its node."""
+        dots = filter(self.classes.is_dot, self.graph.nodes)
+        return {node.index: 1 << number for number, node in enumerate(dots)}
+
+    @functools.cached_property
+    def _last(self) -> list[int]:
+        """The last dots of each value."""
+        found = [0] * len(self.graph.values)
+        for node in self.graph.nodes:
+            dots = self._bits.get(node.index, 0)
+            if not dots:
+                for more in {found[value] for value in node.inputs} - {0}:
+                    dots = dots | more if dots else more  # most values share one number
+            for value in node.outputs:
+                found[value] = dots
+        return found
+
+    @functools.cached_property
+    def _reading(self) -> dict[tuple[int, int], int]:
+        """By the origin of an operand and the size of the result, the dots that read it."""
+        found: dict[tuple[int, int], int] = {}
+        for index, bit in self._bits.items():
+            node = self.graph.nodes[index]
+            for value in node.inputs:
+                key = self._source(value), self._size(node.outputs[0])
+                found[key] = found.get(key, 0) | bit
+        return found
+
+    @functools.cached_property
+    def _in_network(self) -> list[bool]:
+        """For each value, whether a next dot is not the gradient of a last one."""
+        found = [False] * len(self.graph.values)
+        for node in reversed(self.graph.nodes):
+            if node.index in self._bits:
+                for value, beside in zip_longest(node.inputs, reversed(node.inputs[:2])):
+                    gradient = beside is not None and self._is_gradient(value, beside)
+                    found[value] = found[value] or not gradient
+            elif any(map(found.__getitem__, node.outputs)):
+                for value in node.inputs:
+                    found[value] = True
+        return found
+
+    @functools.cached_property
+    def _carried(self) -> list[int]:
+        """The size of the largest value with which arithmetic alone leads to a next iteration."""
+        values = self.graph.values
+        found = [0] * len(values)
+        for node in self.graph.nodes:
+            if Trait.CARRIES in node.traits:
+                found[node.inputs[1]] = values[node.inputs[1]].size
+        for node in reversed(self.graph.nodes):
+            if node.index not in self._bits:
+                most = max((found[v] for v in node.outputs), default=0)
+                for value in node.inputs:
+                    found[value] = max(found[value], most)
+        return found
+
+    def _is_gradient(self, value: int, beside: int) -> bool:
+        """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
+        key = self._source(beside), self._size(value)
+        return bool(self._reading.get(key, 0) & self._last[value])
