@@ -39,7 +39,7 @@ def generate(w: Any, x: Any, cache: Any = None, update: Update = write) -> tuple
     cache = jnp.zeros((4, LENGTH, WIDTH)) if cache is None else cache
 
     def step(carry: Any, i: Any) -> Any:
-        x, cache = attend(w, *carry, i, update)
+        x, cache = attend(w, carry[0], carry[1], i, update)
         return (x, cache), x
 
     (_, cache), rows = lax.scan(step, (x, cache), jnp.arange(LENGTH))
@@ -91,7 +91,7 @@ def test_a_cache_that_is_returned_or_read_in_float32_stays_float32():
 
     def measured(w: Any, x: Any) -> Any:
         def step(carry: Any, i: Any) -> Any:
-            x, cache = attend(w, *carry, i)
+            x, cache = attend(w, carry[0], carry[1], i)
             return (x, cache), (x, jnp.exp(cache).sum())
 
         return lax.scan(step, (x, jnp.zeros((4, LENGTH, WIDTH))), jnp.arange(LENGTH))[1]
