@@ -282,14 +282,14 @@ def has_compiler_options(function: Callable[..., Any]) -> bool:
 
 
 def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
-    """Returns the positions of the arguments donated by a program that is one ``jit`` only."""
-    opened = open_jaxpr(jaxpr)
-    if len(opened.eqns) != 1:
-        return ()
-    (eqn,) = opened.eqns
-    given = eqn.params.get("donated_invars", [False] * len(eqn.invars))
-    donated = {id(atom) for atom, gone in zip(eqn.invars, given, strict=True) if gone}
-    return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)
+    """Returns the positions of arguments that an inner ``jit`` donates and nothing else reads."""
+    body, donated = open_jaxpr(jaxpr), set()
+    reads = [id(atom) for eqn in body.eqns for atom in eqn.invars] + [*map(id, body.outvars)]
+    for eqn in body.eqns:
+        given = eqn.params.get("donated_invars", ())
+        donated |= {id(atom) for atom, gone in zip(eqn.invars, given, strict=False) if gone}
+    once = {key for key in donated if reads.count(key) == 1}
+    return tuple(i for i, var in enumerate(body.invars) if id(var) in once)
 
 
 def jit_options(eqn: Eqn) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 The rows of the clear list are in :mod:`duotone.ops.jax_moves`.
 
 To add a primitive, add its name to the row of its family, or write a row. Operations without a
-row stay float32, keep every safety rule on, and are reported. Eight names here are not
+row stay float32, keep every safety rule on, and are reported. Nine names here are not
 primitives but meanings that the front end distinguishes: ``square`` (also ``mul`` of a value
 with itself), ``convert_exact`` (a ``convert_element_type`` that loses nothing in half),
 ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two
 floating point values that are not literals), ``sum_of_two`` (``reduce_sum`` of two terms),
+``keep_precision`` (``reduce_precision`` to all digits of float32, which changes nothing),
 ``sum_of_products`` and ``short_dot`` (a ``dot_general`` that fills no matrix instruction,
 :mod:`duotone.graph.products`), ``scatter_once`` (a ``scatter-add`` to zeros that adds at most
 one update to each element).

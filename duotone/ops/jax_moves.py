@@ -26,7 +26,7 @@ CLEAR = (
     ),
     *rows(
         Kind.CLEAR,
-        "name+names stop_gradient",
+        "name+names stop_gradient keep_precision",
         "moves keeps commutes",
         _MOVES,
         _MOVES_SOURCE,

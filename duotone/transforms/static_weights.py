@@ -279,10 +279,9 @@ class WeightsRunner(Runner):
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             return put_down(name, plan.run, leaves), plan.traced.results
 
-        is_jitted = _jax.is_jitted(self._function)
-        donated = _jax.donated_arguments(plan.traced.jaxpr) if is_jitted else ()
         # The next call needs the weights, so they are never donated.
-        donated = tuple(position for position in donated if position >= count)
+        given = _jax.donated_arguments(plan.traced.jaxpr)
+        donated = tuple(position for position in given if position >= count)
         return jax.jit(
             _jax.named(program, name),
             donate_argnums=donated,

@@ -309,6 +309,22 @@ def test_vmap_and_scan_outside():
     assert body(counter, X).shape == (64,)
 
 
+def test_a_step_that_nnx_jit_donates():
+    def step(model, optimizer, x):
+        loss, grads = nnx.value_and_grad(lambda m: jnp.mean(m(x) ** 2))(model)
+        optimizer.update(model, grads)
+        return loss
+
+    model = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    before = jax.tree.leaves((nnx.state(model), nnx.state(optimizer)))
+    donating = nnx.jit(step, donate_argnames=("optimizer",))
+    duotone.nnx.autocast(donating, dtype="float16")(model, optimizer, X)
+    deleted = [array.is_deleted() for array in before]
+    assert sum(deleted) == len(jax.tree.leaves(nnx.state(optimizer)))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(nnx.state(optimizer)))
+
+
 @pytest.mark.parametrize(("graph", "updates"), [(False, False), (True, False)])
 def test_the_other_modes_of_flax(graph, updates):
     """Tree mode, and graph mode without updates; all other tests run in the default mode."""

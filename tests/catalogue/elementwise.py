@@ -240,6 +240,12 @@ def _particular() -> list[Case]:
             primitives=("reduce_precision",),
         ),
         Case(
+            name="reduce_precision to float32",
+            function=lambda x: lax.reduce_precision(x, 8, 23),
+            args=(x,),
+            primitives=("reduce_precision",),
+        ),
+        Case(
             name="add of size-one dimensions",
             function=lambda x, y: x[:, :1] + y,
             args=(x, y),

@@ -7,7 +7,7 @@ import pytest
 from tests.catalogue import inventory
 from tests.catalogue.cases import CASES
 
-_MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "sum_of_two"}
+_MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "keep_precision", "sum_of_two"}
 _NO_CASE: dict[str, str] = {
     "empty2": "jax.lax.empty makes another one",
     "call": "JAX has no public way to make one",

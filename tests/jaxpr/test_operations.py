@@ -11,6 +11,7 @@ import pytest
 from jax import export
 
 import duotone
+from tests.jaxpr.programs import named
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (32, 24)) * 3)
 W = np.asarray(jax.random.normal(jax.random.key(2), (24, 24)) / 5)
@@ -43,6 +44,35 @@ def test_it_is_rounded_once_like_an_addition(half):
     pairs = x.astype(np.float64).reshape(32, 12, 2)
     exact = (pairs[..., 0] + pairs[..., 1]).astype(half).astype(np.float32)
     np.testing.assert_array_equal(sums[:, :12], exact)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [((8, 23), "half"), ((11, 52), "half"), ((8, 22), "full"), ((5, 23), "full")],
+)
+def test_a_rounding_to_all_digits_of_float32_moves_its_operand(bits, expected):
+    def program(x, w):
+        return (jnp.tanh(jax.lax.reduce_precision(x @ w, *bits)) @ w.T).sum()
+
+    seen = duotone.explain(program, X, W, dtype="bfloat16")
+    (rounding,) = [o for o in seen.operations if o.operation == "reduce_precision"]
+    (between,) = [o for o in seen.operations if o.operation == "tanh"]
+    assert (rounding.paint, between.paint) == (expected, expected)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_a_half_rounding_has_the_digits_of_half(half):
+    """So no compiler keeps more of them in one of two passes that must agree."""
+    seen = jax.make_jaxpr(
+        duotone.autocast(lambda x, w: jax.lax.reduce_precision(x @ w, 8, 23) @ w.T, dtype=half)
+    )(X, W)
+    (rounding,) = named(seen, "reduce_precision")
+    info = jnp.finfo(half)
+    assert rounding.invars[0].aval.dtype == half
+    assert (rounding.params["exponent_bits"], rounding.params["mantissa_bits"]) == (
+        info.nexp,
+        info.nmant,
+    )
 
 
 def test_a_sum_that_leaves_the_function_stays_float32():

@@ -370,6 +370,26 @@ def test_checkpoint_policies(policy: str) -> None:
         same(gradient(PARAMS, X), jax.grad(loss)(PARAMS, X), 2e-2)
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_dots_that_a_checkpoint_policy_saves_are_half(outside: bool) -> None:
+    """JAX rounds saved residuals to their own digits, which no longer keeps the layer float32."""
+
+    def loss(params: Any, x: Any) -> Any:
+        def layer(x: Any, _: Any) -> Any:
+            return x + jnp.tanh(jax.nn.silu(x @ params["up"]) @ params["down"]), None
+
+        keep = jax.checkpoint_policies.dots_saveable
+        return jnp.mean(jax.lax.scan(jax.checkpoint(layer, policy=keep), x, None, 3)[0] ** 2)
+
+    gradient = jax.grad(loss)
+    rewritten = half(gradient) if outside else jax.grad(half(loss))
+    program = jax.make_jaxpr(rewritten)(PARAMS, X)
+    saved = [eqn.invars[0].aval for eqn in named(program, "reduce_precision")]
+    assert "float16" in {aval.dtype.name for aval in saved if aval.shape == (16, 64)}
+    assert "float32" not in {aval.dtype.name for aval in saved if aval.shape == (16, 64)}
+    same(rewritten(PARAMS, X), gradient(PARAMS, X), 2e-2)
+
+
 @pytest.mark.parametrize("name", ["waves", "other"])
 def test_a_named_residual_is_kept(name: str) -> None:
     """A policy that saves a name gets what it asked for."""

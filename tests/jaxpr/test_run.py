@@ -87,6 +87,33 @@ def test_a_jitted_function_still_donates():
     assert w.is_deleted()
 
 
+def test_a_function_around_a_donating_jit_donates_what_it_alone_reads():
+    update = jax.jit(lambda w, x: w + x.T @ x, donate_argnums=0)
+    traces = []
+
+    def step(w, kept, x):
+        traces.append(x.shape)
+        return update(w, x), update(kept, x) + kept, x
+
+    w, kept = jnp.zeros((8, 8)), jnp.zeros((8, 8))
+    x = X + 0
+    wanted = X.T @ X
+    for value in half(step)(w, kept, x)[:2]:
+        np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-2)
+    assert [array.is_deleted() for array in (w, kept, x)] == [True, False, False]
+    assert len(traces) <= 2  # a program that donates is traced once more
+    jax.jit(half(step))(jnp.zeros((8, 8)), kept, x)
+    assert not kept.is_deleted()
+
+
+@pytest.mark.parametrize("donate", ["all", "none"])
+def test_donation_of_equinox(donate):
+    update = eqx.filter_jit(lambda w, x: (w + x.T @ x, x + 1), donate=donate)
+    w = jnp.zeros((8, 8))
+    half(update)(w, X + 0)
+    assert w.is_deleted() == (donate == "all")
+
+
 def test_static_arguments_of_a_jitted_function():
     power = jax.jit(lambda x, n: (x @ x.T) ** n, static_argnums=1)
     np.testing.assert_allclose(half(power)(X, 2), power(X, 2), rtol=1e-2, atol=1e-2)

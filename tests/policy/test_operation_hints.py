@@ -29,6 +29,7 @@ _MEANINGS = {
     "convert_exact",
     "eq_calculated",
     "exact_power",
+    "keep_precision",
     "scatter_once",
     "sum_of_products",
     "short_dot",

@@ -218,6 +218,14 @@ def _integer_pow(eqn: _jax.Eqn) -> tuple[str, str]:
     return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
 
 
+@_description_rule("reduce_precision")
+def _reduce_precision(eqn: _jax.Eqn) -> tuple[str, str]:
+    """Tells a rounding to all digits of float32, as JAX adds to saved residuals, from others."""
+    full = np.finfo(np.float32)
+    keeps = eqn.params["exponent_bits"] >= full.nexp and eqn.params["mantissa_bits"] >= full.nmant
+    return ("keep_precision" if keeps else "reduce_precision"), ""
+
+
 @_description_rule("scatter")
 def _scatter(eqn: _jax.Eqn) -> tuple[str, str]:
     """``x.at[i].apply(f)`` is a scatter too, whose region is the user's function."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -143,6 +144,15 @@ def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[
     if isinstance(fill, float) and limit < abs(fill) < np.inf:
         params["fill_value"] = float(np.copysign(limit, fill))
     return _jax.bind(step.eqn, operands, params)
+
+
+@_binding_rule("reduce_precision")
+def _reduce_precision(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """Rounds to at most the digits of half, so that no compiler keeps more of them."""
+    info, params = jnp.finfo(r.half), step.eqn.params
+    exponent = min(params["exponent_bits"], info.nexp)
+    mantissa = min(params["mantissa_bits"], info.nmant)
+    return [lax.reduce_precision(operands[0], exponent, mantissa)]
 
 
 @_binding_rule("convert_element_type")

@@ -87,7 +87,7 @@ class _OwnJit:
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        if not _is_alone(leaves):
+        if not is_alone(leaves):
             return self._inner
         types = tuple([(getattr(x, "shape", ()), getattr(x, "dtype", type(x))) for x in leaves])
         key = tree, types
@@ -113,10 +113,11 @@ def _painted_for(options: bool, function: Callable[..., Any]) -> Callable[..., A
 
 def may_have_options(leaves: Sequence[Any]) -> bool:
     """Checks if a ``jit`` function called with these arguments may have compiler options."""
-    return bool(compiler_options()) and _is_alone(leaves)
+    return bool(compiler_options()) and is_alone(leaves)
 
 
-def _is_alone(leaves: Sequence[Any]) -> bool:
+def is_alone(leaves: Sequence[Any]) -> bool:
+    """Checks if a ``jit`` function called with these arguments is the outermost one."""
     disabled = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
     return _jax.is_outermost(leaves) and collection_now() is None and not disabled
 

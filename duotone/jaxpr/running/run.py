@@ -24,7 +24,7 @@ from duotone.jaxpr.reading.signature import Results, Signature, describe_callabl
 from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.interpreter import with_long_stack
-from duotone.jaxpr.running.own_jit import own_jit, traced_once
+from duotone.jaxpr.running.own_jit import is_alone, own_jit, traced_once
 
 logger = logging.getLogger("duotone")
 
@@ -90,14 +90,23 @@ class Runner:
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
         name = marker()
+        inside: tuple[int, ...] = ()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
+            nonlocal inside
             make = functools.partial(trace, self._function, signature, leaves)
             traced = traced_once((self, signature.tree, signature.statics), leaves, make)
+            inside = _jax.donated_arguments(traced.jaxpr)
             return put_down(name, self._rewrite(traced), leaves), traced.results
 
         donated = self._donated(signature, arrays)
-        return own_jit(_jax.named(program, name), rewritten=True, donate_argnums=donated)
+        named = _jax.named(program, name)
+        compiled = own_jit(named, rewritten=True, donate_argnums=donated)
+        if not donated and is_alone(arrays):
+            compiled.trace(*arrays)  # which the first call does not repeat
+            if inside:
+                return own_jit(named, rewritten=True, donate_argnums=inside)
+        return compiled
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Returns the positions of the arrays that a function donates, if ``jit`` returned it.

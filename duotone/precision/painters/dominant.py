@@ -40,6 +40,7 @@ from duotone.graph.graph import SMALL, Boundary, Graph, Node, Paint
 from duotone.ops.entries import PASSIVE, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
+from duotone.precision.painters.circles import store_circles_half
 from duotone.precision.painters.mixed import (
     compute_full_store_half,
     follow_full,
@@ -242,6 +243,7 @@ def _is_moving(canvas: Canvas, node: Node) -> bool:
 
 def move_casts_up(canvas: Canvas) -> None:
     """Paints a clear operation half if it commutes with casts and all its readers are half."""
+    store_circles_half(canvas)
     graph, values = canvas.graph, canvas.graph.values
     kept = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
     half = [n.index for n in graph.nodes if canvas.compute[n.index] is Paint.HALF]
