@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
@@ -123,6 +123,29 @@ def following(
         if begins(node) or any(value in found and passes(node, value) for value in reached):
             found.update(node.outputs)
     return found
+
+
+def follow(graph: Graph, values: Iterable[int], starts: Collection[int]) -> bool:
+    """Checks if some values follow from others, as :func:`following` does, but from their end.
+
+    This looks only at nodes after the first reader of ``starts``, so it is fast for near values.
+    """
+    first = min((r for v in starts for r, _ in graph.consumers[v]), default=len(graph.nodes))
+    queue, seen = list(values), set[int]()
+    while queue:
+        value = queue.pop()
+        if value in starts:
+            return True
+        producer = graph.values[value].producer
+        if producer >= first and producer not in seen:
+            seen.add(producer)
+            # A loop's next value is made after the node that carries it: program order ends there.
+            queue += [
+                v
+                for v in graph.nodes[producer].inputs
+                if v in starts or graph.values[v].producer < producer
+            ]
+    return False
 
 
 def is_state(node: Node) -> bool:

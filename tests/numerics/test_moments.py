@@ -71,7 +71,8 @@ def test_variances_are_as_exact_as_with_the_network_in_half(
     hand = relative(jax.jit(lambda w, x: program(w, x, by_hand(half, True)))(W, X), want)
     ours = relative(mixed(program, half, W, X), want)
     assert ours < 1.5 * hand
-    without = mixed(program, half, W, X, rules_remove={"distance"})
+    # Rule `cancellation` alone keeps the sigmoid, since the window sums it.
+    without = mixed(program, half, W, X, rules_remove={"distance", "cancellation"})
     assert not relative(without, want) < 5 * ours  # may be NaN
 
 

@@ -113,11 +113,23 @@ def test_a_difference_by_a_constant_is_as_exact_as_the_last_dot(
     assert relative(without, want) > 4 * limit
 
 
-def test_a_constant_that_averages_reads_half() -> None:
-    def blurred(w: Any, x: Any) -> Any:
-        return jnp.asarray(abs(RING), x.dtype) @ jax.nn.sigmoid(x @ w)
+PAIR = np.stack([np.eye(64), -np.eye(64)]).astype(np.float32)
 
-    seen = duotone.explain(blurred, W, X, dtype="bfloat16")
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        lambda: abs(RING),
+        lambda: jnp.abs(jnp.asarray(RING)),
+        lambda: jnp.asarray(PAIR)[0],
+    ],
+    ids=["averages", "absolute", "a part"],
+)
+def test_a_constant_that_does_not_cancel_reads_half(constant: Callable[[], Any]) -> None:
+    def weighed(w: Any, x: Any) -> Any:
+        return jnp.asarray(constant(), x.dtype) @ jax.nn.sigmoid(x @ w)
+
+    seen = duotone.explain(weighed, W, X, dtype="bfloat16")
     assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}
 
 

@@ -21,7 +21,7 @@ import functools
 from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import following, scales
+from duotone.graph.terms import follow, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -116,7 +116,6 @@ class _Search(Dots):
     def _is_compared(self, node: Node) -> bool:
         """Checks if a sum reads the result of a node, or a difference from something else."""
         graph = self.graph
-        own = following(graph, values=node.outputs)
         queue, seen = [(v, r) for v in node.outputs for r, _ in graph.consumers[v]], set[int]()
         for value, reader in queue:
             if reader in seen:
@@ -126,12 +125,14 @@ class _Search(Dots):
             beside = [v for v in made.inputs if v != value]
             if not _SUMS.isdisjoint(made.traits):
                 return True
-            if Trait.SUBTRACTS in made.traits and own.isdisjoint(beside):
+            subtracts = Trait.SUBTRACTS in made.traits
+            apart = (subtracts or scales(made)) and not follow(graph, beside, node.outputs)
+            if subtracts and apart:
                 if not self._is_derivative(made):
                     return True
-            elif Trait.SUBTRACTS in made.traits and self._subtracts_parts(made):
+            elif subtracts and self._subtracts_parts(made):
                 return True
-            elif Trait.COMMUTES in made.traits or (scales(made) and own.isdisjoint(beside)):
+            elif apart or Trait.COMMUTES in made.traits:
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
 

@@ -247,12 +247,21 @@ class _Search(Dots):
 
     def differences(self, dot: Node) -> list[int]:
         """Returns a dot with a constant whose elements cancel, and what makes its other operand."""
-        origins = [self.graph.values[self.origin(v)] for v in dot.inputs]
-        if not any(value.constant is not None and value.constant.cancels for value in origins):
+        if not any(map(self._cancels, dot.inputs)):
             return []
         dots = [dot] if self._is_allowed(dot) else []
-        makers = self._inferred(self.makers(value.index for value in origins))
+        makers = self._inferred(self.makers(map(self.origin, dot.inputs)))
         return [node.index for node in (*dots, *makers)]
+
+    def _cancels(self, value: int) -> bool:
+        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one."""
+        values = self.graph.values
+        while (known := values[value].constant) is None:
+            made = self.maker(value)
+            if made is None or not self.keeps(made):
+                return False
+            value = max(made.inputs, key=lambda v: values[v].size)
+        return known.cancels
 
     def _differences(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
