@@ -106,6 +106,15 @@ def test_a_function_around_a_donating_jit_donates_what_it_alone_reads():
     assert not kept.is_deleted()
 
 
+def test_each_shape_donates_what_its_own_program_does():
+    update = jax.jit(lambda w, x: w + x.T @ x, donate_argnums=0)
+    step = half(lambda w, x: update(w, x) if len(x) == len(X) else w + x.T @ x)
+    last, other = jnp.zeros((8, 8)), jnp.zeros((8, 8))
+    for w, x in [(jnp.zeros((8, 8)), X), (other, X[:2]), (last, X + 1)]:
+        np.testing.assert_allclose(step(w, x), x.T @ x, rtol=1e-2, atol=1e-2)
+    assert [other.is_deleted(), last.is_deleted()] == [False, True]
+
+
 @pytest.mark.parametrize("donate", ["all", "none"])
 def test_donation_of_equinox(donate):
     update = eqx.filter_jit(lambda w, x: (w + x.T @ x, x + 1), donate=donate)

@@ -89,8 +89,7 @@ class _OwnJit:
         leaves, tree = jax.tree.flatten((args, kwargs))
         if not is_alone(leaves):
             return self._inner
-        types = tuple([(getattr(x, "shape", ()), getattr(x, "dtype", type(x))) for x in leaves])
-        key = tree, types
+        key = tree, types_of(leaves)
         chosen = self._chosen.get(key)
         if chosen is None:
 
@@ -114,6 +113,11 @@ def _painted_for(options: bool, function: Callable[..., Any]) -> Callable[..., A
 def may_have_options(leaves: Sequence[Any]) -> bool:
     """Checks if a ``jit`` function called with these arguments may have compiler options."""
     return bool(compiler_options()) and is_alone(leaves)
+
+
+def types_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the shapes and dtypes of arguments, traced or not."""
+    return tuple([(getattr(x, "shape", ()), getattr(x, "dtype", type(x))) for x in leaves])
 
 
 def is_alone(leaves: Sequence[Any]) -> bool:

@@ -24,7 +24,7 @@ from duotone.jaxpr.reading.signature import Results, Signature, describe_callabl
 from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.interpreter import with_long_stack
-from duotone.jaxpr.running.own_jit import is_alone, own_jit, traced_once
+from duotone.jaxpr.running.own_jit import is_alone, own_jit, traced_once, types_of
 
 logger = logging.getLogger("duotone")
 
@@ -90,13 +90,12 @@ class Runner:
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
         name = marker()
-        inside: tuple[int, ...] = ()
+        inside: dict[Any, tuple[int, ...]] = {}
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
-            nonlocal inside
             make = functools.partial(trace, self._function, signature, leaves)
             traced = traced_once((self, signature.tree, signature.statics), leaves, make)
-            inside = _jax.donated_arguments(traced.jaxpr)
+            inside[types_of(leaves)] = _jax.donated_arguments(traced.jaxpr)
             return put_down(name, self._rewrite(traced), leaves), traced.results
 
         donated = self._donated(signature, arrays)
@@ -104,8 +103,8 @@ class Runner:
         compiled = own_jit(named, rewritten=True, donate_argnums=donated)
         if not donated and is_alone(arrays):
             compiled.trace(*arrays)  # which the first call does not repeat
-            if inside:
-                return own_jit(named, rewritten=True, donate_argnums=inside)
+            if any(inside.values()):
+                return _donating(named, compiled, inside)
         return compiled
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -130,6 +129,30 @@ class Runner:
                 self._name,
                 count,
             )
+
+
+def _donating(program: Any, compiled: Any, inside: dict[Any, tuple[int, ...]]) -> Any:
+    """Returns a function that donates what the program for its arguments' types donates.
+
+    Args:
+        program: the function to compile, which adds to ``inside`` when it is traced.
+        compiled: the ``jit`` function of it that donates nothing.
+        inside: the positions of the donated arguments, by the types of all arguments.
+    """
+    made: dict[tuple[int, ...], Any] = {(): compiled}
+
+    def run(*leaves: Any) -> Any:
+        if not is_alone(leaves):
+            return compiled(*leaves)
+        types = types_of(leaves)
+        if types not in inside:
+            compiled.trace(*leaves)
+        donated = inside.get(types, ())
+        if donated not in made:
+            made[donated] = own_jit(program, rewritten=True, donate_argnums=donated)
+        return made[donated](*leaves)
+
+    return run
 
 
 def marker() -> str:
