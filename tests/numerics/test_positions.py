@@ -12,6 +12,7 @@ import pytest
 
 import duotone
 from tests.numerics.oracle import mixed, reference, relative
+from tests.numerics.test_everyday import by_hand
 
 HALVES = ["float16", "bfloat16"]
 N = 400
@@ -103,6 +104,58 @@ def test_random_fourier_features(half: str) -> None:
     assert relative(mixed(jax.grad(loss), half, W, X), want) < {"float16": 2e-3}.get(half, 0.015)
 
 
+POINTS = np.random.default_rng(3).standard_normal((64, 12)).astype(np.float32)
+CODES = np.random.default_rng(4).standard_normal((64, 8)).astype(np.float32)
+FREQUENCIES = 10 * np.random.default_rng(5).standard_normal((12, 16)).astype(np.float32)
+Dot = Callable[..., Any]
+
+
+def moved_points(w: Any, codes: Any, points: Any, rates: Any, dot: Dot) -> Any:
+    return jnp.sin(2 * jnp.pi * (points + 0.1 * dot("nk,kd->nd", codes, w)) @ rates)
+
+
+def twice_moved_points(w: Any, codes: Any, points: Any, rates: Any, dot: Dot) -> Any:
+    for _ in range(2):
+        points = points + 0.1 * jnp.tanh(dot("nk,kd->nd", codes, w))
+    return jnp.cos(points @ rates)
+
+
+def learned_times(w: Any, codes: Any, points: Any, rates: Any, dot: Dot) -> Any:
+    times = jax.nn.sigmoid(dot("nk,kd->nd", codes, w)[:, 0])
+    return jnp.sin(jnp.outer(times * 20, rates[0]))
+
+
+def learned_places(w: Any, codes: Any, points: Any, rates: Any, dot: Dot) -> Any:
+    places = jax.nn.sigmoid(dot("nk,kd->nd", codes, w))
+    return jnp.sin(10 * places[..., None] * rates[0])
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(
+    "function", [moved_points, twice_moved_points, learned_times, learned_places]
+)
+def test_angles_of_a_network_are_as_exact_as_with_the_network_in_half(
+    function: Callable[..., Any], half: str
+) -> None:
+    """Both the sines and their gradient; without the rule they are much worse."""
+
+    def program(w: Any, codes: Any, points: Any, rates: Any, dot: Dot = jnp.einsum) -> Any:
+        def loss(w: Any) -> Any:
+            sines = function(w, codes, points, rates, dot)
+            return jnp.sum(sines), sines
+
+        return jax.grad(loss, has_aux=True)(w)
+
+    args = jax.random.normal(jax.random.key(6), (8, 12)) / 3, CODES, POINTS, FREQUENCIES
+    want = reference(program, *args)
+    hand = jax.jit(lambda *a: program(*a, dot=by_hand(half, True)))(*args)
+    ours = mixed(program, half, *args)
+    without = mixed(program, half, *args, rules_remove={"position"})
+    for own, other, bare, exact in zip(ours, hand, without, want, strict=True):
+        assert relative(own, exact) < 1.5 * relative(other, exact)
+        assert relative(bare, exact) > 1.5 * relative(own, exact)
+
+
 def paints(function: Any, *args: Any, of: str = "dot_general") -> list[str]:
     seen = duotone.explain(function, *args, dtype="bfloat16")
     return [o.stored for o in seen.operations if o.operation == of]
@@ -133,6 +186,23 @@ def test_what_only_looks_like_places_stays_half() -> None:
 def test_a_sine_between_layers_reads_a_half_dot() -> None:
     network = lambda w, x: jnp.sin(30 * (jnp.sin(30 * (x @ w)) @ w)) @ w  # noqa: E731
     assert paints(network, W, X) == ["full", "half", "full"]
+
+
+def test_networks_of_sines_and_rotations_keep_half_dots() -> None:
+    def residual(w: Any, x: Any) -> Any:
+        for _ in range(2):
+            x = x @ w
+            x = x + jnp.sin(30 * (x @ w))
+        return x @ w
+
+    assert paints(residual, W, X) == ["half"] * 4 + ["full"]
+
+    def attention(w: Any, x: Any) -> Any:
+        angles = jnp.arange(N, dtype=x.dtype)[:, None] * RATES
+        h = turned(x @ w, angles)
+        return jax.nn.softmax(h @ h.T) @ (x @ w) @ w
+
+    assert paints(attention, W, X) == ["half"] * 4 + ["full"]
 
 
 def test_the_reason_is_reported_and_the_user_has_the_last_word() -> None:

@@ -22,7 +22,7 @@ average, which is repeated where the stream is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts
@@ -44,27 +44,15 @@ _PASSES = frozenset(
 _STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
 
 
-def find_displaced(graph: Graph, classes: Classes, after: set[int]) -> set[int]:
+def find_displaced(graph: Graph, exact: Exact) -> set[int]:
     """Returns the sums, carries and joined arrays with exact numbers that must be float32.
 
     Args:
         graph: the program.
-        classes: the class of each node.
-        after: the values that follow from a half dot (:func:`after_half_dots`).
+        exact: its values that have float32's digits.
     """
-    found = _Exact(graph, classes, after)
-    queue = [v for node in graph.nodes for v in found.subtracted(node)] if found.sums else []
-    denied, seen = set[int](), set[int]()
-    while queue:
-        value = queue.pop()
-        if value in seen or not (value in found.sums or value in found.weighted):
-            continue
-        seen.add(value)
-        node = graph.nodes[graph.values[value].producer]
-        if not node.traits.isdisjoint(_STORES):
-            denied.add(node.index)
-        queue += node.inputs
-    return denied
+    nodes = graph.nodes if exact.sums else ()
+    return exact.sums_before(v for node in nodes for v in exact.subtracted(node))
 
 
 def after_half_dots(graph: Graph, classes: Classes) -> set[int]:
@@ -77,7 +65,7 @@ def after_half_dots(graph: Graph, classes: Classes) -> set[int]:
     return found
 
 
-class _Exact:
+class Exact:
     """The values of a program that have float32's digits.
 
     Attributes:
@@ -99,6 +87,25 @@ class _Exact:
             carries = kept
         self.sums = self.exact & self._after
         self.weighted = {v for v in self._after - self.exact if self._is_weighted(v, self.exact)}
+
+    def moves(self, values: Sequence[int]) -> bool:
+        """Checks if some values are exact, and if one of them follows from a half dot too."""
+        after = self._after.intersection(values)
+        return bool(after) and self.exact.issuperset(after)
+
+    def sums_before(self, values: Iterable[int]) -> set[int]:
+        """Returns the sums, carries and joined arrays that lead to some exact values."""
+        found, seen, queue = set[int](), set[int](), [*values]
+        while queue:
+            value = queue.pop()
+            if value in seen or not (value in self.sums or value in self.weighted):
+                continue
+            seen.add(value)
+            node = self._graph.nodes[self._graph.values[value].producer]
+            if not node.traits.isdisjoint(_STORES):
+                found.add(node.index)
+            queue += node.inputs
+        return found
 
     def subtracted(self, node: Node) -> Iterator[int]:
         """Yields the operands whose difference a node computes, if both are exact."""

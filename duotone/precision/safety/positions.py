@@ -24,9 +24,10 @@ norms and dots, and what follows from them. This rule denies
 - sums and functions of values with a common term that are subtracted from each other
   (:mod:`duotone.precision.safety.shared_terms`).
 
-*Angles* (random Fourier features, the first layer of a network of sines) are the result of a
-dot that a sine reads and that reads no result of another dot. This rule denies that dot, since
-its rounding error may be several turns.
+*Angles* are values that a sine reads (:mod:`duotone.precision.safety.angles`). A rounding error of
+them may be several turns. This rule denies a dot of given numbers (random Fourier features, the
+first layer of a network of sines), even if a network moved them, and the arithmetic that leads to
+an outer product (a network's result times several rates).
 
 *Positions* are values that the program rounds down or converts to integers (``floor(x)``,
 ``x.astype(int32)``), and values at which an operation reads another array (the grid of a sampling,
@@ -42,7 +43,7 @@ from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.products import flops_of
-from duotone.graph.terms import following, scales
+from duotone.graph.terms import scales
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -50,7 +51,8 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Known
 from duotone.precision.rules import Rule
-from duotone.precision.safety.displacements import after_half_dots, find_displaced
+from duotone.precision.safety.angles import find_angles
+from duotone.precision.safety.displacements import Exact, after_half_dots, find_displaced
 from duotone.precision.safety.shared_terms import find_shared
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
@@ -85,6 +87,7 @@ _DIVISOR = 32.0
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
+_TURNED = "leads to an outer product whose result a sine reads: its absolute error counts"
 _POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
 _FLAGS = "a dot of truth values or bytes: half cannot count so far"
 _FAR = "adds a large number, near which half is coarse: an absolute error counts"
@@ -124,9 +127,12 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
         adds = not node.traits.isdisjoint(_ADDS) and not found.plain.issuperset(node.inputs)
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
-    reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
     after = after_half_dots(graph, classes)
-    reasons = dict.fromkeys(find_displaced(graph, classes, after), _MOVED) | reasons
+    exact = Exact(graph, classes, after)
+    angles, factors = find_angles(graph, classes, exact)
+    before = _arithmetic_before(factors, graph, classes, found.plain, sampled=False)
+    reasons = dict.fromkeys(before, _TURNED) | dict.fromkeys(angles, _ANGLE) | reasons
+    reasons = dict.fromkeys(find_displaced(graph, exact), _MOVED) | reasons
     reasons = dict.fromkeys(find_shared(graph, classes, after), _SHARED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
@@ -337,37 +343,3 @@ def _rounds(node: Node, graph: Graph) -> bool:
     made = graph.values[node.outputs[0]].dtype if node.outputs else ""
     converts = _CONVERTS in node.traits and made.startswith(("int", "uint"))
     return converts or _ROUNDS in node.traits
-
-
-def _angles(graph: Graph, classes: Classes) -> set[int]:
-    """Dots that read no result of a dot, and that reach a sine by scaling and shifting only."""
-    values, found, seen = graph.values, set[int](), set[int]()
-    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
-    after = _after_dots(graph, classes) if queue else set[int]()
-    while queue:
-        value = values[queue.pop()]
-        if value.index in seen or value.producer < 0:
-            continue
-        seen.add(value.index)
-        node = graph.nodes[value.producer]
-        if classes.nodes[node.index].kind is Kind.ALLOW:
-            if after.isdisjoint(node.inputs):
-                found.add(node.index)
-        elif not node.traits.isdisjoint(_SHIFTS):
-            queue += node.inputs
-    return found
-
-
-_SHIFTS = frozenset(
-    {Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.UNDESCRIBED}
-)
-
-
-def _after_dots(graph: Graph, classes: Classes) -> set[int]:
-    """Returns the values that follow from dots, or that a loop passes to its iterations."""
-
-    def begins(node: Node) -> bool:
-        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})
-        return loop or classes.nodes[node.index].kind is Kind.ALLOW
-
-    return following(graph, begins)
