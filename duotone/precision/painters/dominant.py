@@ -147,9 +147,8 @@ def _state(canvas: Canvas) -> set[int]:
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
     reached = _leading_to(canvas, outputs, _computes)
-    reached |= _leading_to(canvas, outputs, _is_passive, pieces=True)
     state = {index for index in reached if _computes(canvas, graph.nodes[index])}
-    returned = _leading_to(canvas, outputs, _is_moving, pieces=True)
+    returned = _leading_to(canvas, outputs, _is_moving)
     queue = deque(state)
     while queue:
         index = queue.popleft()
@@ -183,26 +182,17 @@ def _computes(canvas: Canvas, node: Node) -> bool:
     return canvas.kind(node.index) is not Kind.ALLOW
 
 
-def _is_passive(canvas: Canvas, node: Node) -> bool:
-    return canvas.kind(node.index) in PASSIVE or Trait.STRUCTURAL in node.traits
-
-
 def _leading_to(
-    canvas: Canvas,
-    outputs: set[int],
-    passes: Callable[[Canvas, Node], bool],
-    *,
-    pieces: bool = False,
+    canvas: Canvas, outputs: set[int], passes: Callable[[Canvas, Node], bool]
 ) -> set[int]:
     """Returns the nodes from which a value reaches an output without getting smaller.
+
+    Pieces of a value (slices, parts of a split) count together: all of them are as large as it.
 
     Args:
         canvas: precisions.
         outputs: the outputs, as values.
         passes: whether the walk goes on upstream of a node.
-        pieces: whether pieces of a value (slices, parts of a split) count together, so that
-            all of them are as large as the value. A sum on the way ends this: the rows of an
-            embedding that a batch reads are activations.
     """
     graph, values = canvas.graph, canvas.graph.values
     found: set[int] = set()
@@ -217,7 +207,7 @@ def _leading_to(
         if not passes(canvas, node):
             continue
         sizes = [values[v].size for v in node.outputs]
-        takes = pieces and _is_moving(canvas, node)
+        takes = _is_moving(canvas, node)
         for value in node.inputs:
             operand = values[value]
             if takes:
