@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -283,13 +284,12 @@ def has_compiler_options(function: Callable[..., Any]) -> bool:
 
 def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
     """Returns the positions of arguments that an inner ``jit`` donates and nothing else reads."""
-    body, donated = open_jaxpr(jaxpr), set()
-    reads = [id(atom) for eqn in body.eqns for atom in eqn.invars] + [*map(id, body.outvars)]
-    for eqn in body.eqns:
-        given = eqn.params.get("donated_invars", ())
-        donated |= {id(atom) for atom, gone in zip(eqn.invars, given, strict=False) if gone}
-    once = {key for key in donated if reads.count(key) == 1}
-    return tuple(i for i, var in enumerate(body.invars) if id(var) in once)
+    body, name = open_jaxpr(jaxpr), "donated_invars"
+    given = (zip(e.invars, e.params[name], strict=True) for e in body.eqns if name in e.params)
+    donated = {id(atom) for pairs in given for atom, gone in pairs if gone}
+    atoms = [atom for e in body.eqns for atom in e.invars] + [*body.outvars] if donated else []
+    reads = Counter(map(id, atoms))
+    return tuple(i for i, v in enumerate(body.invars) if id(v) in donated and reads[id(v)] == 1)
 
 
 def jit_options(eqn: Eqn) -> dict[str, Any]:

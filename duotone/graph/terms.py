@@ -90,6 +90,10 @@ def _turned(graph: Graph, value: int) -> bool:
 
 
 _TURNS = frozenset({Trait.NEGATES, Trait.UNDESCRIBED})
+SLICES_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
+"""Traits of nodes that take the slice of one iteration, or stack those of all."""
+LOOPS = SLICES_OF_LOOPS | {Trait.CARRIES}
+"""Traits of the structural nodes of a loop."""
 SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 """Traits of operations that scale an operand by another one, element by element."""
 

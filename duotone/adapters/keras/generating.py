@@ -47,17 +47,11 @@ def wrap_generation(kind: type) -> None:
     """Wraps the step that a class itself defines; only once."""
     method = vars(kind).get(STEP)
     if method is not None and not hasattr(method, steps.WRAPPED):
-
-        def bind(model: Any) -> Callable[..., Any]:
-            return method.__get__(model, type(model))
-
-        setattr(kind, STEP, generating(bind, plan_of, functools.wraps(method)))
+        setattr(kind, STEP, generating(steps.binding(method), functools.wraps(method)))
 
 
 def generating(
-    bind: steps.Bind,
-    plan_of: Callable[[Any], StepPlan | None],
-    named: Callable[[Callable[..., Any]], Callable[..., Any]],
+    bind: steps.Bind, named: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[..., Any]:
     """Returns a method that generates by the plan of its model."""
 
@@ -71,15 +65,14 @@ def generating(
             steps.warn_of_eager(self)
             return bind(self)(*args, **kwargs)
         with steps.running.entered(self):
-            return _in_scope(plan, self, bind(self), scope)(*args, **kwargs)
+            return _run_in(scope, plan, self, bind(self), args, kwargs)
 
     setattr(generate_step, steps.WRAPPED, True)
     return generate_step
 
 
-def _in_scope(plan: StepPlan, model: Any, step: Callable[..., Any], scope: Any) -> Any:
-    """Returns the rewritten step, which reads and updates the variables of a scope."""
-    given = dict(scope.state_mapping)
+def _run_in(scope: Any, plan: StepPlan, model: Any, step: Any, args: Any, kwargs: Any) -> Any:
+    """Runs a step, rewritten, which reads and updates the variables of a scope."""
 
     def pure(values: dict[int, Any], args: Any, kwargs: Any) -> tuple[Any, dict[int, Any]]:
         with keras.StatelessScope() as own:
@@ -90,10 +83,6 @@ def _in_scope(plan: StepPlan, model: Any, step: Callable[..., Any], scope: Any) 
 
     dtype = None if plan.asks_device else plan.half
     run = autocast(steps.with_name(pure, model, STEP), dtype=dtype, policy=plan.policy)
-
-    def generate(*args: Any, **kwargs: Any) -> Any:
-        result, changed = run(given, args, kwargs)
-        scope.state_mapping.update(changed)
-        return result
-
-    return generate
+    result, changed = run(dict(scope.state_mapping), args, kwargs)
+    scope.state_mapping.update(changed)
+    return result

@@ -16,8 +16,8 @@ import keras
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import generating, settings
 from duotone.adapters.keras.compiled import with_own_jit
-from duotone.adapters.keras.plans import PLAN, StepPlan, plan_of, wrapped_optimizers
-from duotone.adapters.keras.steps import STEPS, stepping
+from duotone.adapters.keras.plans import PLAN, StepPlan, wrapped_optimizers
+from duotone.adapters.keras.steps import STEPS, Bind, stepping
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy.arguments import refuse_heal
 from duotone.policy.policy import Policy
@@ -77,29 +77,22 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     }
     own = type(kind)(kind.__name__, (kind,), members)
     for name, function in STEPS.items():
-        setattr(own, name, _step(own, name))
+        named = functools.wraps(getattr(own, name))
+        setattr(own, name, stepping(name, _original(own, name), named))
         setattr(own, f"make_{function}", _maker(own, f"make_{function}"))
         setattr(model, function, None)  # Keras then makes a new one from the new step
     if hasattr(kind, generating.STEP):
-        setattr(own, generating.STEP, _generate_step(own))
+        named = functools.wraps(getattr(own, generating.STEP))
+        step = generating.generating(_original(own, generating.STEP), named)
+        setattr(own, generating.STEP, step)
         setattr(model, generating.FUNCTION, None)
     object.__setattr__(model, "__class__", own)
     return model
 
 
-def _step(own: type, name: str) -> Any:
-    def bind(model: Any) -> Any:
-        return getattr(super(own, model), name)
-
-    return stepping(name, bind, plan_of, functools.wraps(getattr(own, name)))
-
-
-def _generate_step(own: type) -> Any:
-    def bind(model: Any) -> Any:
-        return getattr(super(own, model), generating.STEP)
-
-    named = functools.wraps(getattr(own, generating.STEP))
-    return generating.generating(bind, plan_of, named)
+def _original(own: type, name: str) -> Bind:
+    """Returns a function that binds the method of a model's old class."""
+    return lambda model: getattr(super(own, model), name)
 
 
 def _maker(own: type, name: str) -> Any:

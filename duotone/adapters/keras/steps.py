@@ -89,21 +89,16 @@ def wrap_steps(kind: type) -> None:
     for name in STEPS:
         method = vars(kind).get(name)
         if method is not None and not hasattr(method, WRAPPED):
-            setattr(kind, name, _wrapped(name, method))
+            setattr(kind, name, stepping(name, binding(method), functools.wraps(method)))
 
 
-def _wrapped(name: str, method: Any) -> Callable[..., Any]:
-    def bind(model: Any) -> Callable[..., Any]:
-        return method.__get__(model, type(model))
-
-    return stepping(name, bind, plan_of, functools.wraps(method))
+def binding(method: Any) -> Bind:
+    """Returns a function that binds a method of a class to a model."""
+    return lambda model: method.__get__(model, type(model))
 
 
 def stepping(
-    name: str,
-    bind: Bind,
-    plan_of: Callable[[Any], StepPlan | None],
-    named: Callable[[Callable[..., Any]], Callable[..., Any]],
+    name: str, bind: Bind, named: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[..., Any]:
     """Returns a method that runs a step by the plan of its model."""
 

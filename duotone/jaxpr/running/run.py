@@ -102,7 +102,7 @@ class Runner:
         named = _jax.named(program, name)
         compiled = own_jit(named, rewritten=True, donate_argnums=donated)
         if not donated and is_alone(arrays):
-            compiled.trace(*arrays)  # which the first call does not repeat
+            compiled.trace(*arrays)  # the first call uses this trace
             if any(inside.values()):
                 return _donating(named, compiled, inside)
         return compiled

@@ -21,13 +21,12 @@ import functools
 from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import follow, scales
+from duotone.graph.terms import SLICES_OF_LOOPS, follow, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
-_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result"
@@ -51,7 +50,7 @@ def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
 
 
 class _Search(Dots):
-    """Searches the dots before and after values; a set of dots is an integer, a bit for each."""
+    """Searches the dots before and after values. A set of dots is a number with a bit for each."""
 
     def is_head(self, node: Node) -> bool:
         """Checks if a node is no dot, follows from a half one, and leads to gradients only."""
@@ -106,7 +105,9 @@ class _Search(Dots):
     def _source(self, value: int) -> int:
         """Returns the origin of a value, also upstream of the slices and stacks of loops."""
         value = self.origin(value)
-        while (made := self.maker(value)) is not None and not _OF_LOOPS.isdisjoint(made.traits):
+        while (made := self.maker(value)) is not None and not SLICES_OF_LOOPS.isdisjoint(
+            made.traits
+        ):
             value = self.origin(made.inputs[0])
         return value
 
@@ -122,11 +123,11 @@ class _Search(Dots):
                 continue
             seen.add(reader)
             made = graph.nodes[reader]
-            beside = [v for v in made.inputs if v != value]
+            others = [v for v in made.inputs if v != value]
             if not _SUMS.isdisjoint(made.traits):
                 return True
             subtracts = Trait.SUBTRACTS in made.traits
-            apart = (subtracts or scales(made)) and not follow(graph, beside, node.outputs)
+            apart = (subtracts or scales(made)) and not follow(graph, others, node.outputs)
             if subtracts and apart:
                 if not self._is_derivative(made):
                     return True
@@ -185,8 +186,8 @@ class _Search(Dots):
         found = [False] * len(self.graph.values)
         for node in reversed(self.graph.nodes):
             if node.index in self._bits:
-                for value, beside in zip_longest(node.inputs, reversed(node.inputs[:2])):
-                    gradient = beside is not None and self._is_gradient(value, beside)
+                for value, other in zip_longest(node.inputs, reversed(node.inputs[:2])):
+                    gradient = other is not None and self._is_gradient(value, other)
                     found[value] = found[value] or not gradient
             elif any(map(found.__getitem__, node.outputs)):
                 for value in node.inputs:
@@ -208,7 +209,7 @@ class _Search(Dots):
                     found[value] = max(found[value], most)
         return found
 
-    def _is_gradient(self, value: int, beside: int) -> bool:
+    def _is_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
-        key = self._source(beside), self._size(value)
+        key = self._source(other), self._size(value)
         return bool(self._reading.get(key, 0) & self._last[value])

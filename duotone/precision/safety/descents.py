@@ -17,7 +17,7 @@ import functools
 from collections.abc import Iterator
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import is_one, is_state, moved, scales
+from duotone.graph.terms import SLICES_OF_LOOPS, is_one, is_state, moved, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -25,7 +25,6 @@ from duotone.precision.safety.dot_operands import Dots
 
 _SUMS = 8
 """How many sums of one step are looked at, at most."""
-_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
 
 
 def find_steps(graph: Graph, classes: Classes) -> dict[int, set[int]]:
@@ -95,7 +94,7 @@ class _Search(Dots):
         while (node := self.maker(value)) is not None:
             (largest, *_) = sorted(node.inputs, key=lambda v: -values[v].size) or [value]
             whole = self.keeps(node) and values[largest].size == values[value].size
-            if not whole and node.traits.isdisjoint(_OF_LOOPS):
+            if not whole and node.traits.isdisjoint(SLICES_OF_LOOPS):
                 break
             value = largest
         return value

@@ -53,7 +53,6 @@ _REST = "subtracted from its own operand: they may nearly cancel"
 _STENCIL = "multiplies with a constant whose elements add up to 0: a difference of near values"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
-_POOLS = Trait.POOLS
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
 _MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
@@ -207,7 +206,7 @@ class _Search(Dots):
         Where neither dots nor windows sum, the variance is that of a norm, which has its own rules.
         """
         dots = [made for made in sums if self._is_allowed(made)]
-        windows = [made for made in sums if _POOLS in made.traits]
+        windows = [made for made in sums if Trait.POOLS in made.traits]
         if not dots and not windows:
             return {}
         products = (made for made in sums if _CONTRACTS in made.traits)
@@ -257,10 +256,10 @@ class _Search(Dots):
         """Checks if the elements of a constant cancel; it may be scaled, but is no part of one."""
         values = self.graph.values
         while (known := values[value].constant) is None:
-            made = self.maker(value)
-            if made is None or not self.keeps(made):
+            earlier = self.before(value)
+            if earlier is None:
                 return False
-            value = max(made.inputs, key=lambda v: values[v].size)
+            value = earlier
         return known.cancels
 
     def _differences(self, node: Node) -> list[Sequence[int]]:

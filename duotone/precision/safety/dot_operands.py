@@ -6,12 +6,11 @@ import functools
 from collections.abc import Iterable
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import scales
+from duotone.graph.terms import LOOPS, scales
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
 _PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
-_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
 
 
 class Dots:
@@ -67,18 +66,22 @@ class Dots:
 
     def origin(self, value: int) -> int:
         """Returns the origin of a value, upstream of nodes that move or scale it."""
-        while (producer := self.graph.values[value].producer) >= 0:
-            node = self.graph.nodes[producer]
-            if not self.keeps(node):
-                break
-            value = max(node.inputs, key=lambda v: self.graph.values[v].size)
+        while (earlier := self.before(value)) is not None:
+            value = earlier
         return value
+
+    def before(self, value: int) -> int | None:
+        """Returns the value that a node moves or scales to a value; ``None`` at its origin."""
+        made = self.maker(value)
+        if made is None or not self.keeps(made):
+            return None
+        return max(made.inputs, key=lambda v: self.graph.values[v].size)
 
     def keeps(self, node: Node) -> bool:
         """Returns True if a node moves or scales all of one value."""
         if scales(node):
             values = (self.graph.values[v] for v in node.inputs)
             return any(value.size == 1 or value.constant is not None for value in values)
-        if node.traits.isdisjoint(_PASSES) or not node.traits.isdisjoint(_LOOPS):
+        if node.traits.isdisjoint(_PASSES) or not node.traits.isdisjoint(LOOPS):
             return False
         return sum(self.graph.values[v].paintable for v in node.inputs) == 1

@@ -27,13 +27,12 @@ import itertools
 from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import is_one, moved, scales, subtracts
+from duotone.graph.terms import LOOPS, is_one, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
 _PASSES = frozenset({Trait.MOVES, Trait.CHOOSES, Trait.KEEPS, Trait.COMMUTES})
-_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
 _FUNCTIONS = frozenset({Trait.KEEPS_NAN, Trait.RAISES, Trait.BOUNDS})
 _LARGEST = 2.0**20
 """A constant above this is a mask, next to which float32 has few digits either."""
@@ -113,7 +112,7 @@ class _Terms:
 
     def of(self, node: Node) -> list[int]:
         """Returns the operands that are terms of the result of a node."""
-        if self._after.isdisjoint(node.outputs) or not node.traits.isdisjoint(_LOOPS):
+        if self._after.isdisjoint(node.outputs) or not node.traits.isdisjoint(LOOPS):
             return []
         values = self._graph.values
         size = values[node.outputs[0]].size
@@ -190,11 +189,10 @@ class _Terms:
             seen.add((found, after_dot))
             after_dot = after_dot or self._classes.nodes[producer].kind is Kind.ALLOW
             node = self._graph.nodes[producer]
-            if scales(node) and any(is_one(self._graph, v) for v in node.inputs):
-                steps = {v for v in node.inputs if moved(self._graph, v).index in terms & leading}
-                queue += [(v, after_dot) for v in node.inputs if v not in steps]
-            else:
-                queue += [(v, after_dot) for v in node.inputs]
+            read: Sequence[int] = node.inputs
+            if scales(node) and any(is_one(self._graph, v) for v in read):
+                read = [v for v in read if moved(self._graph, v).index not in terms & leading]
+            queue += [(v, after_dot) for v in read]
         return False
 
     def _may_round(self, node: Node) -> bool:
