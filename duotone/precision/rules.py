@@ -42,6 +42,10 @@ class Rule(enum.StrEnum):
         "unrounded",
         "on the allow list; its float32 result cancels where a rounded one would not",
     )
+    ITERATIONS = (
+        "iterations",
+        "one dot for all iterations of a loop, alone too short; its operands are half anyway",
+    )
     DENY = "deny", "on the deny list: computes in float32"
     CONSTANT = "constant", "computes with a constant that half cannot represent"
     SOLVE = (

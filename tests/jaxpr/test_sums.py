@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -254,3 +256,129 @@ def test_a_sum_that_the_user_keeps_half_stays_in_the_loop():
     fast = duotone.autocast(summed, dtype="float16", policy=policy)
     assert any((24, 24) in shapes for shapes in loops(jax.make_jaxpr(fast)(a, b).jaxpr))
     np.testing.assert_array_equal(fast(a, b), jnp.full((24, 24), 512.0))
+
+
+def matrices_in_loops(program, *args):
+    """The carries with two axes of more than one element, over all scans."""
+    shapes = itertools.chain(*loops(jax.make_jaxpr(program)(*args).jaxpr))
+    return [shape for shape in shapes if len(shape) > 1 and min(shape) > 1]
+
+
+def wide_gradient(loss, *args):
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), args)
+        return jax.tree.map(np.asarray, jax.grad(loss)(*wide))
+
+
+def gates(rows):
+    """An RNN whose two weights are side by side in one dot, as in an LSTM of libraries."""
+
+    def loss(params, xs):
+        def step(state, x):
+            weight = jnp.concatenate([params["a"], params["b"]], axis=-1)
+            a, b = jnp.split(jnp.concatenate([state, x], axis=-1) @ weight, 2, axis=-1)
+            return jnp.tanh(a) * jax.nn.sigmoid(b), None
+
+        return jnp.mean(jax.lax.scan(step, jnp.zeros((rows, 64)), xs)[0] ** 2)
+
+    keys = jax.random.split(KEY, 3)
+    params = {
+        name: jax.random.normal(key, (96, 64)) / 8 for name, key in zip("ab", keys[:2], strict=True)
+    }
+    return loss, (params, jax.random.normal(keys[2], (STEPS, rows, 32)))
+
+
+def check_as_exact_as_the_loop(loss, args, monkeypatch):
+    want = wide_gradient(loss, *args)
+    gradient = jax.grad(loss)
+    after = relative_error(duotone.autocast(gradient, dtype="float16")(*args), want)
+    without_sums(monkeypatch)
+    inside = relative_error(duotone.autocast(gradient, dtype="float16")(*args), want)
+    assert after <= inside * 1.05 + 1e-7
+
+
+@pytest.mark.parametrize("rows", [16, 2])
+def test_weights_that_share_a_dot(rows, monkeypatch):
+    """The gradient of both is one dot, of which each takes a part."""
+    loss, args = gates(rows)
+    gradient = duotone.autocast(jax.grad(loss), dtype="float16")
+    assert (96, 64) not in matrices_in_loops(gradient, *args)
+    assert (96, 64) in matrices_in_loops(jax.grad(loss), *args)
+    check_as_exact_as_the_loop(loss, args, monkeypatch)
+
+
+def attended(params, keys, steps):
+    """A decoder whose state attends to the same keys in every step."""
+
+    def step(state, x):
+        weights = jax.nn.softmax(jnp.einsum("bd,bld->bl", state @ params, keys))
+        state = jnp.tanh(state + x + jnp.einsum("bl,bld->bd", weights, keys))
+        return state, None
+
+    return jnp.mean(jax.lax.scan(step, steps[0], steps)[0] ** 2)
+
+
+def test_outer_products_of_all_iterations_are_a_dot(monkeypatch):
+    """The gradient of the keys: an outer product for each step, of operands that dots read."""
+    draws = jax.random.split(KEY, 3)
+    keys, steps = jax.random.normal(draws[0], (4, 24, 32)), jax.random.normal(draws[1], (16, 4, 32))
+    args = keys, jax.random.normal(draws[2], (32, 32)) / 8, steps
+
+    def loss(keys, params, steps):
+        return attended(params, keys, steps)
+
+    gradient = duotone.autocast(jax.grad(loss), dtype="float16")
+    assert (4, 24, 32) not in matrices_in_loops(gradient, *args)
+    operations = duotone.explain(gradient, *args).operations
+    outer = [operation for operation in operations if operation.rule == "iterations"]
+    assert len(outer) == 2
+    assert all("loop_sums" in str(operation.optimizations) for operation in outer)
+    check_as_exact_as_the_loop(loss, args, monkeypatch)
+
+
+def products(steps, read=False, denied=()):
+    """Adds up the outer products of float32 vectors, which may be operands of a dot too."""
+
+    def summed(xs, w):
+        def step(carry, x):
+            seen = carry[1] + x @ w if read else carry[1]
+            return (carry[0] + x[:, None] @ x[None], seen), None
+
+        return jax.lax.scan(step, (jnp.zeros((64, 64)), jnp.zeros(64)), xs)[0]
+
+    args = jax.random.normal(KEY, (steps, 64)), jnp.eye(64)
+    return duotone.autocast(summed, dtype="float16", policy=Policy(deny_add=denied)), args
+
+
+@pytest.mark.parametrize(
+    ("steps", "read", "denied", "inside"),
+    [
+        (32, True, (), False),
+        (32, False, (), True),
+        (4, True, (), True),
+        (32, True, ("short_dot",), True),
+    ],
+    ids=["half for another dot", "float32", "too few iterations", "denied by the user"],
+)
+def test_outer_products_are_half_only_where_their_operands_are(steps, read, denied, inside):
+    program, args = products(steps, read, denied)
+    assert ((64, 64) in matrices_in_loops(program, *args)) is inside
+
+
+@pytest.mark.parametrize(
+    "change",
+    [jnp.abs, lambda x: jnp.pad(x, 1, constant_values=1.0)[1:-1, 1:-1] + 0.0, jnp.round],
+    ids=["abs", "pad", "round"],
+)
+def test_only_operations_that_move_elements_are_passed(change):
+    """``|a| + |b|`` is not ``|a + b|``."""
+
+    def summed(a, b):
+        def step(total, pair):
+            return total + change(pair[0].T @ pair[1]), None
+
+        return jax.lax.scan(step, jnp.zeros((24, 24)), (a, b))[0]
+
+    a, b = (jax.random.normal(k, (4, 8, 24)) for k in jax.random.split(KEY))
+    fast = duotone.autocast(summed, dtype="float16")
+    assert (24, 24) in matrices_in_loops(fast, a, b)

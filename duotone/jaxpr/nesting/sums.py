@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ def with_sums(
         for value, paint in asked
     }
 
+    @functools.cache
     def contracted(dot: int) -> Any:
         inputs = enumerate(r.graph.nodes[dot].inputs)
         lhs, rhs = (whole[value, r.wanted(dot, slot)] for slot, value in inputs)

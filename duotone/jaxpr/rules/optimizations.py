@@ -71,8 +71,9 @@ def bind_maker(r: Rewriter) -> Callable[..., Any]:
     def made(*operands: Any) -> Any:
         *arrays, value = operands
         eqn = r.step_of(value).eqn
+        result = r.graph.nodes[r.graph.values[value].producer].outputs.index(value)
         with _jax.EquationContext(eqn):
-            return _jax.bind(eqn, arrays)[0]
+            return _jax.bind(eqn, arrays)[result]
 
     return made
 

@@ -14,17 +14,30 @@ smaller than a weight matrix. The program writes and reads the half operands onc
 writes the float32 sum in every iteration. Stacking needs memory for all iterations. The slices that
 the loop reads are in memory already. The stacks that all sums of a loop add may be as large as
 these slices, or small next to the sums. :mod:`duotone.jaxpr.nesting.sums` applies this.
+
+A dot that contracts few elements, or none, is float32 (:mod:`duotone.graph.products`). Over all
+iterations it contracts enough of them, so it becomes half as well (rule ``iterations``) if its
+operands are half anyway: in memory, or for another dot. An outer product is an example: the
+gradient of what a decoder attends to in every step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from duotone.graph.graph import Node
+from duotone.graph.graph import Node, Value
+from duotone.graph.products import SHORTEST
+from duotone.graph.terms import SLICES_OF_LOOPS
 from duotone.ops.traits import Trait
+from duotone.precision.node_facts import sizes_of
 from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
+_NOT_MOVED = frozenset(
+    {Trait.MOVES, Trait.NEGATES, Trait.CONVERTS, Trait.REPEATS, Trait.PARTS, Trait.UNDESCRIBED}
+)
+"""An operation that has only the first of these traits moves elements, and nothing else."""
 _MOST_READ = 2
 """Limit of the operands of one iteration per element of the sum: 4 bytes of each are moved, and 8
 bytes of the sum."""
@@ -32,7 +45,8 @@ _LITTLE = 4
 """Limit of the operands of all iterations, in elements of the sum: not much next to the sum."""
 
 _Term = tuple[Node, list[int]]
-"""A dot that every iteration adds, and the results of the transposes after it, in order."""
+"""A dot that every iteration adds, and the results of the operations that only move its elements
+or take a part of them, in order."""
 
 
 def match(node: Node, view: View) -> Optimization | None:
@@ -43,8 +57,11 @@ def match(node: Node, view: View) -> Optimization | None:
         return None
     terms = _terms(node, view)
     length = body.trips // view.graph.bodies[body.parent].trips
-    read = _size(view, (value for dot, _ in terms for value in dot.inputs))
+    read = sum(_read_for(carried, dot, view) for dot, _ in terms)
     if not terms or read >= _MOST_READ * carried.size:
+        return None
+    short = [dot for dot, _ in terms if not view.computes_half(dot)]
+    if any(length * math.prod(sizes_of(dot)[2:3]) < SHORTEST for dot in short):
         return None
     if length * read > _LITTLE * carried.size and not _fits(node, view):
         return None
@@ -55,7 +72,8 @@ def match(node: Node, view: View) -> Optimization | None:
         for value in moved:
             added = write("made", added, to=(value,))
         total = write("add", total, added)
-    return Optimization("loop_sums", node.index, f"one dot for {length} iterations", write.steps)
+    reason, half = f"one dot for {length} iterations", tuple(dot.index for dot in short)
+    return Optimization("loop_sums", node.index, reason, write.steps, half=half)
 
 
 def _terms(node: Node, view: View) -> list[_Term]:
@@ -91,6 +109,54 @@ def _fits(node: Node, view: View) -> bool:
     return _size(view, read - sliced) <= _size(view, sliced)
 
 
+def _may_be_half(dot: Node, view: View) -> bool:
+    """Checks if a dot is half, or would be but for its length: its operands are half anyway."""
+    found = view.classes.nodes[dot.index]
+    if view.computes_half(dot) or Trait.SHORT not in dot.traits or found.is_users or found.rule:
+        return view.computes_half(dot)
+    return all(_is_half_anyway(value, dot, view) for value in dot.inputs)
+
+
+def _is_half_anyway(value: int, dot: Node, view: View) -> bool:
+    """Checks if a value, or all that it is put together from, is stored or read in half anyway."""
+    parts = {value: None}
+    for part in (queue := [value]):
+        if any(_is_half(same, dot, view) for same in _in_all_loops(part, view)):
+            continue
+        maker = view.maker_in_body(dot, part)
+        if maker is None or not {Trait.MOVES, Trait.COMMUTES} <= maker.traits:
+            return False
+        queue += [other for other in maker.inputs if other not in parts]
+        parts.update(dict.fromkeys(maker.inputs))
+    return True
+
+
+def _is_half(value: int, dot: Node, view: View) -> bool:
+    """Checks if a value is stored in half, or a dot other than ``dot`` reads it in half."""
+    readers = [reader for reader, _ in view.readers(value) if reader is not dot]
+    dots = [reader for reader in readers if Trait.CONTRACTS in reader.traits]
+    return view.is_stored_half(value) or any(map(view.computes_half, dots))
+
+
+def _in_all_loops(value: int, view: View) -> Iterable[int]:
+    """Returns a value, the stack of which it is a slice, and the slices of it in other loops."""
+    found = {value: None}
+    for same in (queue := [value]):
+        maker, readers = view.maker(same), [reader for reader, _ in view.readers(same)]
+        slices = [reader for reader in readers if not reader.traits.isdisjoint(SLICES_OF_LOOPS)]
+        equal = [reader.outputs[0] for reader in slices]
+        if maker is not None and not maker.traits.isdisjoint(SLICES_OF_LOOPS):
+            equal.append(maker.inputs[0])
+        queue += [other for other in equal if other not in found]
+        found.update(dict.fromkeys(equal))
+    return found
+
+
+def _read_for(carried: Value, dot: Node, view: View) -> float:
+    """Returns the size of a dot's operands; the share of a sum that takes a part of the dot."""
+    return _size(view, dot.inputs) * carried.size / view.value(dot.outputs[0]).size
+
+
 def _size(view: View, values: Iterable[int]) -> int:
     return sum(view.value(value).size for value in values)
 
@@ -102,8 +168,8 @@ def _term(node: Node, value: int, view: View) -> _Term | None:
         if maker is None:
             break
         if Trait.EINSUM in maker.traits:
-            return (maker, moved[::-1]) if view.computes_half(maker) else None
-        if Trait.TRANSPOSES not in maker.traits:
+            return (maker, moved[::-1]) if _may_be_half(maker, view) else None
+        if maker.traits & _NOT_MOVED != {Trait.MOVES} or len(maker.inputs) != 1:
             return None
         moved.append(value)
         value = maker.inputs[0]

@@ -123,6 +123,7 @@ class Optimization:
         steps: the expression.
         full: operations that must keep their float32 accumulators for it.
         also: optimizations of other operations that it needs.
+        half: operations that it lets compute in half, with float32 accumulators.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Optimization:
     steps: tuple[ExpressionStep, ...]
     full: tuple[int, ...] = ()
     also: tuple[Optimization, ...] = ()
+    half: tuple[int, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
         """Returns the nodes to apply one by one for it: the makers of all values that it reads.

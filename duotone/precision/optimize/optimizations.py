@@ -331,7 +331,8 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
         on: the names of the optimizations to look for.
 
     Returns:
-        The optimizations, and the painting, in which dots that they need unrounded store full.
+        The optimizations, and the painting, in which dots that they need unrounded store full, and
+        those that they let fill a matrix instruction compute half.
     """
     found: dict[tuple[Layer, int], Optimization] = {}
     for entry in REGISTRY:
@@ -347,18 +348,22 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
             found.update(
                 ((entry.layer, each.node), each) for each in (optimization, *optimization.also)
             )
-        if any(optimization.full for optimization in matched):
-            view = view.repainted(_unrounded(view.painting, matched))
+        if any(optimization.full or optimization.half for optimization in matched):
+            view = view.repainted(_repainted(view.painting, matched))
     return Optimizations(on, found), view.painting
 
 
-def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Painting:
-    """Returns the painting; dots whose results must not be rounded keep their accumulators."""
-    store, rules = list(painting.store), list(painting.rules)
+def _repainted(painting: Painting, optimizations: list[Optimization]) -> Painting:
+    """Returns the painting with the precisions that optimizations need for some dots."""
+    compute, store = list(painting.compute), list(painting.store)
+    rules, details = list(painting.rules), dict(painting.details)
     for index in {node for optimization in optimizations for node in optimization.full}:
         if store[index] is Paint.HALF:
             store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
-    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
+    for index in {node for optimization in optimizations for node in optimization.half}:
+        compute[index], rules[index] = Paint.HALF, Rule.ITERATIONS
+        details.pop(index, None)
+    return Painting(tuple(compute), tuple(store), tuple(rules), details)
 
 
 def reasons_by_operation(
