@@ -12,9 +12,7 @@ from duotone.cost.compiled_record import Kernel
 from duotone.cost.estimate import kernels_of
 from duotone.devices.specifications import Target
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
-from duotone.ops.entries import names_with
-from duotone.ops.jax import TRAITS
-from duotone.ops.traits import Trait
+from duotone.ops.jax import DOTS
 from duotone.precision.record import CastRecord, OperationRecord, Record
 
 LEAST_SHARE = 0.05
@@ -25,7 +23,6 @@ LEAST_IF_LAUNCH_BOUND = 0.25
 do not matter."""
 MOST = 0.5
 """The share of the step from which a part bounds it."""
-DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,12 +23,9 @@ from duotone.cost.doubts import doubt_about
 from duotone.cost.fused import Fusion, bits_of, cast_bytes, is_view, result_dtype
 from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.devices.specifications import Target
-from duotone.ops.entries import names_with
-from duotone.ops.jax import TRAITS
-from duotone.ops.traits import Trait
+from duotone.ops.jax import DOTS
 from duotone.precision.record import CastRecord, OperationRecord, Record
 
-_DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 _NAME = re.compile(r"^(bfloat|float|int|uint|complex)(\d+)(?:_(\w+))?$")
 _LETTER = {"bfloat": "bf", "float": "f", "int": "s", "uint": "u", "complex": "c"}
 _ALGORITHM = re.compile(r"\b(BF16|F16|TF32|F32|F64)_(?:BF16|F16|TF32|F32|F64)_\w+?(?:_X(\d))?\b")
@@ -145,7 +142,7 @@ def _cast(cast: CastRecord, target: Target) -> Kernel:
 
 def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, float]:
     """Returns the types of a dot or convolution and the seconds of its arithmetic, if any."""
-    if operation.operation not in _DOTS or len(operation.operands) < 2 or not operation.runs:
+    if operation.operation not in DOTS or len(operation.operands) < 2 or not operation.runs:
         return "", 0.0
     lhs, rhs = (short_name(dtype) for dtype in operation.operands[:2])
     types = f"{lhs}×{rhs}→{short_name(result_dtype(operation, half))}"

@@ -35,10 +35,12 @@ from duotone.ops.entries import (
     Pointwise,
     Taint,
     intervals_by_name,
+    names_with,
     rows,
     traits_by_name,
 )
 from duotone.ops.jax_moves import CLEAR
+from duotone.ops.traits import Trait
 
 LINEAR_ALGEBRA = tuple(
     "cholesky cholesky_update lu eig eigh hessenberg householder_product+orthogonal qr+orthogonal "
@@ -314,6 +316,8 @@ ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
 """All rows."""
 TRAITS = traits_by_name(ROWS)
 """The traits of each operation that has a row, by name."""
+DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
+"""Dots and convolutions."""
 CHEAP = frozenset(entry.op for entry in ROWS if entry.pointwise is Pointwise.CHEAP)
 """Operations that compilers fuse into each of their readers."""
 FIXED = MappingProxyType({entry.op: entry.fixed for entry in ROWS if entry.fixed})

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from duotone.comparing.comparison_view import duration
 from duotone.errors import plural
-from duotone.ops.entries import names_with
-from duotone.ops.jax import TRAITS
-from duotone.ops.traits import Trait
+from duotone.ops.jax import DOTS
 from duotone.profiling.profile_record import (
     DtypeRow,
     KernelRow,
@@ -26,7 +24,6 @@ from duotone.text.source_lines import short_source
 _MOST = 8
 """The most rows of a printed table."""
 _LEAST_SHARE = 0.005
-_DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 class ProfileView(Lines):
@@ -134,7 +131,7 @@ def _operations(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]
     yield from _head("operations", width, cores, ("dtype", 14))
     rows = record.operations
     for row in rows[:_MOST]:
-        primitive = row.primitive if row.primitive in _DOTS or not row.flops else row.kind
+        primitive = row.primitive if row.primitive in DOTS or not row.flops else row.kind
         name = "/".join(filter(None, (row.scope, primitive))) or row.operation
         where = f" {short_source(row.source)}" if row.source else ""
         used = _used(row.tensor_core_seconds, row.unknown_seconds, row.seconds, row.eligible)
