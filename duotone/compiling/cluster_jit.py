@@ -89,6 +89,8 @@ def cluster_jit(
     Raises:
         ArgumentTypeError: ``fn`` is not callable, or an option has the wrong type.
         ArgumentError: sizes are not positive or contradict each other.
+        UnknownOperationError: at a call, ``exclude_ops`` names an operation that neither JAX nor
+            ``fn`` has.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
