@@ -114,7 +114,7 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
 
 
 def _module(where: str) -> ModuleType:
-    """Runs a file or imports a module; the file can import its neighbours, as in Python."""
+    """Runs a file or imports a module; the file can import its neighbors, as in Python."""
     if not where.endswith(".py"):
         if not sys.flags.safe_path and "" not in sys.path:
             sys.path.insert(0, "")
