@@ -69,7 +69,7 @@ def test_numbers_and_articles() -> None:
     assert [plural(n, "cast") for n in (0, 1, 2)] == ["0 casts", "1 cast", "2 casts"]
     assert kind_of(jax) == "a module"
     assert with_article("Optimizer") == "an Optimizer"
-    with pytest.raises(TypeError, match="got a builtins int"):
+    with pytest.raises(TypeError, match="got an int"):
         duotone.LossScaleMonitor(optimizer=3)
     once = record("block")
     once = dataclasses.replace(once, summary=dataclasses.replace(once.summary, casts_inserted=1))

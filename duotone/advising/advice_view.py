@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from duotone.advising.advice import AdviceRecord, Finding
@@ -34,7 +33,7 @@ class AdviceView(Lines):
             yield from _finding(number, finding, width)
         for note in r.notes:
             yield ""
-            yield from textwrap.wrap(note, width)
+            yield note
 
 
 def heading(r: AdviceRecord) -> str:
@@ -50,15 +49,13 @@ def _where(r: AdviceRecord) -> str:
 
 def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
     yield f"{number}. {f.kind}: {cost_of(f)}"
-    yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    yield _INDENT + f.what
     if f.operation:
         name, more = f.named
         line = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
         room = max(width - len(line) - len(more), 8)
         yield line + ending(name, room) + more
-    yield from textwrap.wrap(
-        f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
-    )
+    yield f"{_INDENT}-> {f.remedy}"
 
 
 def cost_of(f: Finding) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from duotone.blaming.findings import BlameRecord, Suspect, Verdict
 from duotone.errors import plural
@@ -25,19 +24,21 @@ class BlameView(Lines):
 
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record
-        yield from _wrapped(f"{r.verdict.value}: {r.verdict.words}", width)
+        yield f"{r.verdict.value}: {r.verdict.words}"
+        if not r.in_half and r.verdict is Verdict.FINITE:
+            yield "no value of the step is half: duotone explain names the rules that decided"
         if r.of_gradient:
-            yield from _wrapped("the step itself is finite, but its gradient is not", width)
+            yield "the step itself is finite, but its gradient is not"
         if r.inputs and r.verdict is not Verdict.INPUT:
-            yield from _wrapped(f"arguments that are not finite: {', '.join(r.inputs)}", width)
+            yield f"arguments that are not finite: {', '.join(r.inputs)}"
         if r.verdict is Verdict.INPUT:
-            yield from _wrapped(f"  {', '.join(r.inputs)}", width)
+            yield f"  {', '.join(r.inputs)}"
         elif r.first is not None:
-            yield from _suspect_lines(r.first, r, width)
+            yield from _suspect_lines(r.first, r)
             if r.culprit is not None:
-                yield from _wrapped("because of", width)
-                yield from _suspect_lines(r.culprit, r, width)
-            yield from _remedy(r, width)
+                yield "because of"
+                yield from _suspect_lines(r.culprit, r)
+            yield from _remedy(r)
         if r.verdict in (Verdict.FINITE, Verdict.LOSS_SCALE, Verdict.INPUT):
             lost = [(s, f"{s.underflow:.1%}") for s in r.underflows]
             errors = [(s, f"{s.error:.1e}") for s in r.errors]
@@ -47,31 +48,29 @@ class BlameView(Lines):
             yield from _ranking(title, errors, width, self._rows)
 
 
-def _suspect_lines(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
+def _suspect_lines(s: Suspect, r: BlameRecord) -> Iterator[str]:
     line = f" at {short_source(s.source)}" if s.source else ""
-    yield from _wrapped(f"  {s.path}{line}", width, "    ")
+    yield f"  {s.path}{line}"
     cast = f", cast to {s.dtype} for {s.reader}" if s.reader else ""
     where = "backward pass" if s.backward else "forward pass"
     loop = "" if s.iteration is None else f", iteration {s.iteration}"
-    yield from _wrapped(f"  {s.dtype}[{','.join(map(str, s.shape))}]{cast}; {where}{loop}", width)
+    yield f"  {s.dtype}[{','.join(map(str, s.shape))}]{cast}; {where}{loop}"
     fits = f"; {r.half_dtype} ends at ±{r.half_largest:.5g}"
-    yield from _wrapped(f"  in float32 it ranges from {s.low:.4g} to {s.high:.4g}{fits}", width)
+    yield f"  in float32 it ranges from {s.low:.4g} to {s.high:.4g}{fits}"
     if s.nonfinite:
-        yield from _wrapped(f"  not finite: {plural(s.nonfinite, 'element')}", width)
+        yield f"  not finite: {plural(s.nonfinite, 'element')}"
     if s.underflow and not s.nonfinite:
-        yield from _wrapped(f"  {s.underflow:.1%} of its elements become 0 or subnormal", width)
+        yield f"  {s.underflow:.1%} of its elements become 0 or subnormal"
     if s.rule:
-        yield from _wrapped(f"  rule {s.rule}: {WORDS.get(s.rule, '')}", width, "    ")
+        yield f"  rule {s.rule}: {WORDS.get(s.rule, '')}"
 
 
-def _remedy(r: BlameRecord, width: int) -> Iterator[str]:
+def _remedy(r: BlameRecord) -> Iterator[str]:
     if r.loss_scale is not None:
         fits = "" if r.fitting_scale is None else f"; the backward pass fits at {r.fitting_scale:g}"
-        yield from _wrapped(f"the loss scale is {r.loss_scale:g}{fits}", width)
+        yield f"the loss scale is {r.loss_scale:g}{fits}"
     elif r.verdict is Verdict.BACKWARD:
-        yield from _wrapped(
-            "no loss scale was seen: if the loss is multiplied by hand, multiply by less", width
-        )
+        yield "no loss scale was seen: if the loss is multiplied by hand, multiply by less"
     if r.pins:
         yield "keep it full:"
         yield "  policy = duotone.Policy(keep_full=["
@@ -92,7 +91,3 @@ def _ranking(title: str, rows: list[tuple[Suspect, str]], width: int, most: int)
         yield columns(width, ("  " + name, 0), (source, _SOURCE), (figure, -_FIGURE))
     if len(rows) > most:
         yield f"  … and {len(rows) - most} more"
-
-
-def _wrapped(text: str, width: int, indent: str = "  ") -> Iterable[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent) or [""]

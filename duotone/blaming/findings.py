@@ -115,6 +115,7 @@ class BlameRecord:
         half_largest: its largest number.
         watched: how many operations blame compared.
         of_gradient: whether the step, a loss, is finite and ``first`` is in its float32 gradient.
+        in_half: how many of the compared values are half.
     """
 
     verdict: Verdict
@@ -130,6 +131,7 @@ class BlameRecord:
     half_largest: float
     watched: int
     of_gradient: bool = False
+    in_half: int = 0
 
     def page_section(self) -> dict[str, Any]:
         """Returns the record as a section of the report page."""

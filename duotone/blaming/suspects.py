@@ -136,6 +136,7 @@ def blamed(run: StepRun, half: str) -> BlameRecord:
         half,
         HALF_TYPES[half].largest,
         sum(site.eqn is not None for site in run.sites),
+        in_half=sum(site.dtype in HALF_TYPES for site in run.sites),
     )
 
 

@@ -1,12 +1,14 @@
 """The ``duotone`` command: the list of commands, their help, and the output of errors.
 
 An error of duotone or of the file system is one line on stderr with exit status 2 or 1. An error of
-the user's program shows its traceback from the first frame in the user's files, with status 1. Any
-other error is a bug of duotone and keeps its traceback.
+the user's program shows its traceback from the first frame in the user's files, with status 1. An
+error of the device, such as a lack of memory, is one line with status 1. Any other error is a bug
+of duotone and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -190,6 +192,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         arguments: the words after ``duotone``; by default those of the process.
     """
     when_imported("jax", _shorten_plugin_reports)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the locale may lack some characters of a table
+        sys.stdout.reconfigure(errors="replace")
     try:
         app(None if arguments is None else list(arguments))
     except OSError as error:  # duotone's own WriteError too
@@ -197,10 +201,17 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except DuotoneError as error:
         _fail(str(error), status=2)
     except Exception as error:
-        if not from_users_line(error):
+        if from_users_line(error):
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.exit(1)
+        if not _is_of_device(error):
             raise
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(1)
+        _fail(str(error).splitlines()[0], status=1)
+
+
+def _is_of_device(error: Exception) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
 
 
 def _shorten_plugin_reports() -> None:

@@ -40,7 +40,7 @@ def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
         typer.echo(to_json())
         return
     is_text = isinstance(view, str)
-    Console().print(view, highlight=not is_text, markup=not is_text, soft_wrap=is_text)
+    Console().print(view, highlight=not is_text, markup=not is_text, soft_wrap=is_text, crop=False)
     if json is not None:
         write_atomically(json, to_json())
 

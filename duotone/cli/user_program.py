@@ -48,7 +48,7 @@ PaintTargetOption = Annotated[
         help="Paint for this device, which need not be present: h100, a100, v5e, ….", metavar="NAME"
     ),
 ]
-_SHAPE = re.compile(r"^([a-z]+)(\d+)\[([\d,\s]*)\]$")
+_SHAPE = re.compile(r"^([a-z]+)(\d+)\[((?:\s*\d+\s*(?:,|(?=\])))*\s*)\]$")
 _DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "c": "complex"}
 _KNOWN = frozenset(
     "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 "
@@ -92,8 +92,9 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
         if not hasattr(found, part):
             there = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
             near = difflib.get_close_matches(part, there, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(there))}"
-            raise ArgumentError(f"{where} has no {name}{hint}")
+            has = ", ".join(sorted(there)) or "no function"
+            hint = f"did you mean {near[0]}?" if near else f"it has {has}."
+            raise ArgumentError(f"{where} has no {name}; {hint}")
         found = getattr(found, part)
     if not callable(found):
         raise ArgumentError(f"{program}: {name} is not a function but {type(found).__name__}.")
@@ -113,16 +114,19 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
 
 
 def _module(where: str) -> ModuleType:
-    """Runs a file or imports a module; the file can import its neighbours, as in Python."""
+    """Runs a file or imports a module; the file can import its neighbors, as in Python."""
     if not where.endswith(".py"):
         if not sys.flags.safe_path and "" not in sys.path:
             sys.path.insert(0, "")
+        refusal = ArgumentError(f"no module {where}; a file ends in .py.")
+        if where.startswith("."):
+            raise refusal
         try:
             return importlib.import_module(where)
         except ModuleNotFoundError as error:
             if error.name is not None and not where.startswith(error.name):
                 raise
-            raise ArgumentError(f"no module {where}; a file ends in .py.") from error
+            raise refusal from error
     path = Path(where)
     if not path.is_file():
         raise ArgumentError(f"there is no file {where}.")

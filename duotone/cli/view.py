@@ -70,7 +70,7 @@ def view(
     calibration: onnx.CalibrationOption = None,
     provider: onnx.ProviderOption = None,
 ) -> None:
-    """Show how a graph is painted and why, as a table or coloured in TensorBoard."""
+    """Show how a graph is painted and why, as a table or colored in TensorBoard."""
     from rich.console import Console
 
     console = Console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from duotone.comparing.comparison import DUOTONE, ComparisonRow, SideBySide
@@ -12,7 +11,8 @@ from duotone.text.lines import Lines
 from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
 
-_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_LEAST = 1e-9
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (_LEAST, "ns"))
 
 
 class ComparisonView(Lines):
@@ -30,7 +30,7 @@ class ComparisonView(Lines):
             yield from _table([row for row in self._seen.rows if row.target == target], width)
         for note in self._seen.notes:
             yield ""
-            yield from textwrap.wrap(note, width)
+            yield note
 
 
 def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
@@ -132,5 +132,7 @@ def duration(seconds: float) -> str:
     """
     if not seconds:
         return ""
-    size, unit = next((s for s in _SECONDS if seconds >= s[0]), _SECONDS[-1])
+    if seconds < _LEAST:
+        return "<1 ns"
+    size, unit = next(s for s in _SECONDS if seconds >= s[0])
     return f"{seconds / size:.3g} {unit}"

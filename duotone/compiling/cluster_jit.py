@@ -39,6 +39,7 @@ from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.own_jit import decided
 from duotone.jaxpr.running.run import Runner
 from duotone.policy.arguments import check_callable
+from duotone.text.numbers import amount
 
 logger = logging.getLogger("duotone")
 _NUMBERS = itertools.count()
@@ -88,6 +89,8 @@ def cluster_jit(
     Raises:
         ArgumentTypeError: ``fn`` is not callable, or an option has the wrong type.
         ArgumentError: sizes are not positive or contradict each other.
+        UnknownOperationError: at a call, ``exclude_ops`` names an operation that neither JAX nor
+            ``fn`` has.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -203,8 +206,8 @@ class _Runner(Runner):
         if clusters.declined:
             return self._declined(whole, traced.results, clusters.declined)
         program = compile_clusters(clusters, arrays, frozenset(donated), self._threads, options)
-        megabytes = f"{program.most_bytes / 1e6:.3g} MB"
-        logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, megabytes)
+        live = amount(program.most_bytes, "B")
+        logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, live)
         if not self._background:
             return lambda *leaves: (program(*leaves), traced.results)
         lowered = whole.lower(*arrays)  # in this thread, with the JAX settings of the call

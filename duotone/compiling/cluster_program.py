@@ -18,6 +18,9 @@ import numpy as np
 from duotone import _jax
 from duotone.compiling.cluster_parts import Cluster, ClusterPart, Clusters, Sizes, find_clusters
 from duotone.compiling.listing import LITERALS, Listing, count_equations, list_program
+from duotone.errors import UnknownOperationError
+from duotone.jaxpr.policy_of_program import known_names
+from duotone.policy.operation_hints import advice
 
 _INLINED_FROM = 32
 """A ``jit`` function inside the program is inlined if it has at least this many operations."""
@@ -68,8 +71,18 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """Returns a program in clusters, with its ``jit`` functions inlined."""
-    return find_clusters(list_program(inlined(jaxpr)), sizes)
+    """Returns a program in clusters, with its ``jit`` functions inlined.
+
+    Raises:
+        UnknownOperationError: neither JAX nor the program has an excluded operation.
+    """
+    listing = list_program(inlined(jaxpr))
+    known = known_names() | {eqn.primitive.name for eqn in listing.eqns}
+    for name in sorted(sizes.excluded - known):
+        raise UnknownOperationError(
+            f"cluster_jit: exclude_ops names {name!r}: {advice(name, known)}"
+        )
+    return find_clusters(listing, sizes)
 
 
 def compile_clusters(

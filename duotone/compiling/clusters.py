@@ -18,9 +18,11 @@ from duotone.compiling.defaults import DEFAULTS
 from duotone.compiling.listing import Listing, list_program
 from duotone.compiling.loop_plan import Line
 from duotone.compiling.rerolled_program import rolled
+from duotone.errors import plural
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.policy.arguments import check_callable
+from duotone.text.numbers import amount
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,13 +164,14 @@ def _largest_live_set(listing: Listing) -> tuple[int, int]:
 
 
 def _text(record: ClustersRecord) -> list[str]:
-    lines = [f"{record.operations} operations, {record.operations_rolled} with duotone.reroll"]
+    count = plural(record.operations, "operation")
+    lines = [f"{count}, {record.operations_rolled:,} with duotone.reroll"]
     for line in record.lines:
         what = (
             f"{'  ' * line.depth}{line.copies} copies of {line.period} operations at {line.where}"
         )
         if line.rolled:
-            stacked = f", {line.stacked / 1e6:.3g} MB stacked" if line.stacked else ""
+            stacked = f", {amount(line.stacked, 'B')} stacked" if line.stacked else ""
             lines.append(f"rolled    {what}{stacked}")
         else:
             lines.append(f"declined  {what}: {line.reason}")
@@ -185,11 +188,11 @@ def _text(record: ClustersRecord) -> list[str]:
         )
         if record.whole.temporary_bytes is not None and record.ours.temporary_bytes is not None:
             lines.append(
-                f"temporary memory {record.whole.temporary_bytes / 1e6:.3g} MB, with "
-                f"duotone.reroll {record.ours.temporary_bytes / 1e6:.3g} MB"
+                f"temporary memory {amount(record.whole.temporary_bytes, 'B')}, with "
+                f"duotone.reroll {amount(record.ours.temporary_bytes, 'B')}"
             )
-    at = "" if record.live_at == _jax.NO_SOURCE else f", at {record.live_at}"
-    lines.append(f"out of memory? at most {record.live_bytes / 1e6:.3g} MB are live{at}")
+    at = "" if record.live_at in ("", _jax.NO_SOURCE) else f", at {record.live_at}"
+    lines.append(f"out of memory? at most {amount(record.live_bytes, 'B')} are live{at}")
     lines.append(
         "slow at every shape? duotone.bucketed; slow in every process? duotone.use_cache; slow "
         "although compiled? duotone advise"

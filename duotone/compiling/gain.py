@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from duotone.compiling.copies import Copies
 from duotone.compiling.listing import Listing, aval_bytes
 from duotone.compiling.sources import IterationSource
+from duotone.text.numbers import amount
 
 LEAST_GAIN = 64
 """The least number of equations that a loop must save: the compiler takes about a millisecond for
@@ -68,12 +69,12 @@ def why_not(listing: Listing, loop: Loop) -> str:
     traffic = sum(aval_bytes(atom.aval) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
     if fresh > copies.count * max(_FRESH_BYTES, traffic * _FRESH_SHARE):
         return (
-            f"{_megabytes(fresh)} of operands differ from copy to copy (weights?) and would "
-            f"have to be stacked at every call, where a copy moves {_megabytes(traffic)}"
+            f"{amount(fresh, 'B')} of operands differ from copy to copy (weights?) and would "
+            f"have to be stacked at every call, where a copy moves {amount(traffic, 'B')}"
         )
     unread = _unread_bytes(listing, loop)
     if unread > copies.count * max(_FRESH_BYTES, traffic * _KEPT_SHARE):
-        return f"{_megabytes(unread)} would be stacked that nothing reads"
+        return f"{amount(unread, 'B')} would be stacked that nothing reads"
     return ""
 
 
@@ -105,7 +106,3 @@ def depth(listing: Listing, copies: Copies, offset: int) -> int:
     aval = listing.atoms[int(listing.first[copies.start]) + offset].aval
     extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     return max([0 if extended else 1, *distances])
-
-
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:.3g} MB"

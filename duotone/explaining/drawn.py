@@ -22,7 +22,7 @@ class DrawnNode(NamedTuple):
         name: a unique name without spaces and colons; slashes separate groups.
         operation: the JAX operation, or :data:`CAST`.
         reads: names of the nodes whose results it reads.
-        precision: the precision that sets its colour, such as ``"half (float16)"``.
+        precision: the precision that sets its color, such as ``"half (float16)"``.
         list: the list that the operation is on, in words; empty for a cast.
         why: further attributes by name: the rule, its reason, the source line.
         shape: the shape of its result; empty for a cast and a scalar.
@@ -85,7 +85,7 @@ def _operation(operation: OperationRecord, name: str, reads: list[str], half: st
 
 
 def _precision(compute: str, stored: str, half: str) -> str:
-    """Returns the words that set the colour of a node."""
+    """Returns the words that set the color of a node."""
     words = {"half": f"half ({half})", "full": "full (float32)"}
     if compute == stored:
         return words[compute]

@@ -27,7 +27,7 @@ class Explanation(Viewed, Record):
     ``print`` and notebooks show an overview: totals, the rules that keep operations full, and a
     tree of name scopes. ``repr`` shows a shorter tree. :meth:`rows` shows single operations,
     :meth:`to_json` gives data, :meth:`to_html` a page, and :meth:`to_tensorboard` and
-    :meth:`to_model_explorer` coloured graphs.
+    :meth:`to_model_explorer` colored graphs.
     """
 
     def rows(

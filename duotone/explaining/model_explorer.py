@@ -1,6 +1,6 @@
 """Writes painted programs for Model Explorer, Google's viewer of graphs with groups.
 
-The colour of a node is its precision; a click shows rule, reason and source line. Writing a file
+The color of a node is its precision; a click shows rule, reason and source line. Writing a file
 does not need the app. To open it, ``pip install ai-edge-model-explorer``, then
 ``model-explorer FILE``.
 
@@ -18,7 +18,7 @@ from duotone.explaining.drawn import CAST, DrawnNode, drawn_nodes
 from duotone.precision.record import Record
 
 _COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "#f0e442"}
-"""Colours by the first word of a precision, from a palette for colour-blind readers (Okabe and Ito,
+"""Colors by the first word of a precision, from a palette for color-blind readers (Okabe and Ito,
 "Color Universal Design", 2008)."""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -52,7 +52,9 @@ class Rows(Lines, Sequence[OperationRecord]):
         if rule is not None:
             names = ", ".join(sorted({o.rule for o in found}))
             if rule not in set(Rule):
-                raise ArgumentError(f"rule={rule!r} is not a rule; there are {names}")
+                near = difflib.get_close_matches(rule, map(str, Rule), n=1)
+                meant = f"did you mean {near[0]!r}? There" if near else "there"
+                raise ArgumentError(f"rule={rule!r} is not a rule; {meant} are {names}")
             found = [o for o in found if o.rule == rule]
             self.nothing = "" if found else f"no operation has the rule {rule}; there are {names}"
         if where is not None and not self.nothing:
@@ -91,7 +93,7 @@ class Rows(Lines, Sequence[OperationRecord]):
     def _lines(self, width: int) -> Iterator[str]:
         """Yields a line for each operation, then the words of its rules and optimizations."""
         if self.nothing:
-            yield from textwrap.wrap(self.nothing, width)
+            yield self.nothing
             return
         scope = None
         names = ("operation", "result", "in", "source", "rule")
@@ -106,9 +108,9 @@ class Rows(Lines, Sequence[OperationRecord]):
         yield ""
         for rule in dict.fromkeys(o.rule for o in self.operations):
             if rule in WORDS:
-                yield from textwrap.wrap(f"{rule}: {WORDS[rule]}", width)
+                yield f"{rule}: {WORDS[rule]}"
         for name, why in dict(pair for o in self.operations for pair in o.optimizations).items():
-            yield from textwrap.wrap(f"+{name}: {why}", width)
+            yield f"+{name}: {why}"
 
 
 def result_of(o: OperationRecord) -> str:

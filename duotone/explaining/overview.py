@@ -10,7 +10,6 @@ import dataclasses
 import heapq
 import itertools
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -62,7 +61,7 @@ class Overview(Lines):
         self._record, self._most, self._hint = record, lines, hint
 
     def _lines(self, width: int) -> Iterator[str]:
-        yield from _totals(self._record, width)
+        yield from _totals(self._record)
         yield ""
         yield from _reasons(self._record, width)
         yield from _tree(self._record, self._most, width)
@@ -70,7 +69,7 @@ class Overview(Lines):
         yield f"To list single operations: {self._hint}"
 
 
-def _totals(record: Record, width: int) -> Iterator[str]:
+def _totals(record: Record) -> Iterator[str]:
     s = record.summary
     every = s.operations_half + s.operations_full
     yield (
@@ -85,7 +84,7 @@ def _totals(record: Record, width: int) -> Iterator[str]:
     yield f"{plural(s.casts_inserted, 'cast')} inserted"
     if s.optimizations:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.optimizations.items()))
-        yield from textwrap.wrap(f"optimizations: {named}", width)
+        yield f"optimizations: {named}"
     yield from notes_of(record)
 
 
@@ -154,16 +153,18 @@ def _reasons(record: Record, width: int) -> Iterator[str]:
     reasons = reasons_of(record)
     if not reasons:
         return
+    shown, rest = reasons[:_MOST_REASONS], reasons[_MOST_REASONS:]
+    name = max(len(rule) for rule in ("full by", *(r.rule for r in shown)))
     yield columns(
-        width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22), is_head=True
+        width, ("full by", name), ("bytes", -5), ("because", 0), ("mostly", 22), is_head=True
     )
-    for r in reasons[:_MOST_REASONS]:
+    for r in shown:
         share, mostly = f"{r.share:.0%}", counted(r.operations)
-        yield columns(width, (r.rule, 10), (share, -5), (r.words, 0), (mostly, 22))
-    if rest := reasons[_MOST_REASONS:]:
+        yield columns(width, (r.rule, name), (share, -5), (r.words, 0), (mostly, 22))
+    if rest:
         share = f"{sum(r.share for r in rest):.0%}"
         names = ", ".join(r.rule for r in rest)
-        yield columns(width, ("others", 10), (share, -5), (names, 0), ("", 22))
+        yield columns(width, ("others", name), (share, -5), (names, 0), ("", 22))
     yield ""
 
 
@@ -179,33 +180,35 @@ def counted(operations: Iterable[OperationRecord]) -> str:
 
 def _tree(record: Record, lines: int, width: int) -> Iterator[str]:
     """Yields the tree of name scopes."""
-    yield columns(
-        width,
-        ("scope", 0),
-        ("half", -13),
-        ("FLOPs", -6),
-        ("bytes", -16),
-        ("full by", 10),
-        is_head=True,
-    )
-    for depth, branch in _opened(branches_of(record.operations), lines):
+    shown = [
+        (depth, b, _main_rule(b)) for depth, b in _opened(branches_of(record.operations), lines)
+    ]
+    last = max(len(rule) for rule in ("full by", *(rule for _, _, rule in shown)))
+    heads = ("scope", 0), ("half", -13), ("FLOPs", -6), ("bytes", -16), ("full by", last)
+    yield columns(width, *heads, is_head=True)
+    for depth, branch, rule in shown:
         operations = branch.operations
         half = [o for o in operations if o.paint == "half"]
         flops = sum(o.flops for o in operations)
         before = branch.bytes_full
         ratio = sum(o.bytes for o in operations) / before if before else 1.0
-        rules = Counter[str]()
-        for o in operations:
-            if o.paint == "full":
-                rules[o.rule] += o.bytes_full
         yield columns(
             width,
             ("  " * depth + branch.name + (f" x{branch.copies}" if branch.copies > 1 else ""), 0),
             (f"{len(half):,} of {len(operations):,}", -13),
             (f"{sum(o.flops for o in half) / flops:.0%}" if flops else "", -6),
             (f"{ratio:.2f} x {amount(before, 'B')}", -16),
-            (next((rule for rule, weight in rules.most_common(1) if weight), ""), 10),
+            (rule, last),
         )
+
+
+def _main_rule(branch: Branch) -> str:
+    """Returns the rule that keeps the most bytes full; empty if none does."""
+    kept = Counter[str]()
+    for o in branch.operations:
+        if o.paint == "full":
+            kept[o.rule] += o.bytes_full
+    return next((rule for rule, weight in kept.most_common(1) if weight), "")
 
 
 def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:

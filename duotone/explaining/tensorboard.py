@@ -1,6 +1,6 @@
-"""Painted graphs for TensorBoard's *Graphs* dashboard, coloured by precision.
+"""Painted graphs for TensorBoard's *Graphs* dashboard, colored by precision.
 
-TensorBoard colours nodes only by structure, device or XLA cluster. A *copy for display* therefore
+TensorBoard colors nodes only by structure, device or XLA cluster. A *copy for display* therefore
 stores precision and list in the last two fields::
 
     Color by: Device         the precision: half, float32, cast ...
@@ -86,12 +86,12 @@ def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
     for function in graph.library.function:
         for node in function.node_def:
             _paint(node, shown.get(f"{function.signature.name}/{node.name}"))
-    _fix_colours(graph)
+    _fix_colors(graph)
     return graph
 
 
-def _fix_colours(graph: Any) -> None:
-    """Puts one node of each precision first, since TensorBoard assigns colours in this order."""
+def _fix_colors(graph: Any) -> None:
+    """Puts one node of each precision first, since TensorBoard assigns colors in this order."""
     first: dict[str, int] = {}
     for position, node in enumerate(graph.node):
         first.setdefault(node.device, position)
@@ -105,7 +105,7 @@ def _fix_colours(graph: Any) -> None:
 
 
 def _paint(node: Any, shown: Shown | DrawnNode | None) -> None:
-    """Stores colours and reasons in the fields that TensorBoard reads."""
+    """Stores colors and reasons in the fields that TensorBoard reads."""
     for name in [name for name in node.attr if node.attr[name].ByteSize() > _LARGEST_ATTRIBUTE]:
         del node.attr[name]
     if node.device:
@@ -141,5 +141,5 @@ def graph_of_record(record: Record) -> Any:
             for dimension in drawn.shape:
                 shape.dim.add(size=int(dimension))
     graph.versions.producer = 1
-    _fix_colours(graph)
+    _fix_colors(graph)
     return graph

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from duotone.errors import ArgumentError
+from duotone.exporting.refusals import check_types
 
 BATCH = "batch"
 """The name of an open size."""
@@ -54,7 +55,9 @@ def divided(
         whole = list(args)
         for position, value in zip(positions, arrays, strict=True):
             whole[position] = value
-        return fn(*whole, **{**kwargs, **named})
+        results = fn(*whole, **{**kwargs, **named})
+        check_types(name, results)
+        return results
 
     return Call(name, call, tuple(args[i] for i in positions), positions, given, fixed)
 

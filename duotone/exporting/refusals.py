@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
+import jax
+
+from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, shown
 
 LARGEST = 2**31 - 2**20
 """The largest program in bytes: FlatBuffers and protobuf messages are limited to 2 GiB."""
@@ -43,6 +45,21 @@ def check_results(name: str, results: Sequence[Any]) -> None:
     """
     if not results:
         raise ArgumentError(f"export: {name} returns no array: there is nothing to export.")
+
+
+def check_types(name: str, results: Any) -> None:
+    """Refuses a function that returns anything but arrays and numbers.
+
+    Raises:
+        ArgumentTypeError: it does.
+    """
+    for leaf in jax.tree.leaves(results):
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            raise ArgumentTypeError(
+                f"export: {name} returns {shown(leaf)}: an exported program returns arrays."
+            ) from error
 
 
 def check_size(name: str, size: int) -> None:

@@ -14,7 +14,6 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from duotone._checks import path_of
@@ -108,7 +107,7 @@ class Calibration:
     @functools.cached_property
     def measured(self) -> Mapping[int, Measured]:
         """The measurements by value, for the analysis of ranges."""
-        return MappingProxyType({v.value: Measured(v.low, v.high, v.small) for v in self.values})
+        return {v.value: Measured(v.low, v.high, v.small) for v in self.values}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the record to a JSON file, atomically.

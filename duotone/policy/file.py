@@ -24,7 +24,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from duotone.errors import PolicyError, PolicyTypeError
+from duotone.errors import PolicyError, PolicyTypeError, kind_of
 from duotone.policy.calibration import Calibration
 
 _PATHS = ("log_path", "calibration")
@@ -68,11 +68,15 @@ def _parse(path: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise PolicyError(f"{path} is not a policy file: it is not text.") from error
-    form, load = ("JSON", json.loads) if text.lstrip()[:1] == "{" else ("TOML", tomllib.loads)
+    is_json = text.lstrip()[:1] == "{" or path.suffix == ".json"
+    form, load = ("JSON", json.loads) if is_json else ("TOML", tomllib.loads)
     try:
-        return load(text)
+        data = load(text)
     except (ValueError, RecursionError) as error:
         raise PolicyError(
             f"{path} is not valid {form}: {error}. A policy file has lines such as "
             'deny_add = ["tanh"].'
         ) from error
+    if not isinstance(data, dict):
+        raise PolicyTypeError(f"{path} holds {kind_of(data)}; a policy file holds fields.")
+    return data

@@ -211,8 +211,9 @@ class Record:
                 Summary(**summary),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ArgumentError(
-                f"this is not the JSON of an explanation ({type(error).__name__}: {error}); "
+                f"this is not the JSON of an explanation ({why}); "
                 "duotone.explain(...).to_json() writes it."
             ) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,10 +47,7 @@ class ProfileView(Lines):
             if sentences:
                 yield ""
                 yield title
-            for sentence in sentences:
-                yield from textwrap.wrap(
-                    sentence, width, initial_indent="- ", subsequent_indent="  "
-                )
+            yield from (f"- {sentence}" for sentence in sentences)
         if self._folder is not None:
             yield ""
             yield f"all tables: {self._folder}/profile.json, profile.sqlite and *.csv"

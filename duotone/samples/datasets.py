@@ -114,13 +114,13 @@ def large_digits() -> Digits:
 
     Returns:
         Images ``float32[n, 32, 32, 3]``: each pixel repeated four by four times, each image in a
-        random colour.
+        random color.
     """
     digits = load_digits()
-    colours = np.random.default_rng(0).uniform(0.3, 1, (len(digits.train_images), 1, 1, 3))
+    colors = np.random.default_rng(0).uniform(0.3, 1, (len(digits.train_images), 1, 1, 3))
 
     def enlarged(images: np.ndarray) -> np.ndarray:
-        large = images.repeat(4, axis=1).repeat(4, axis=2) * colours[: len(images)]
+        large = images.repeat(4, axis=1).repeat(4, axis=2) * colors[: len(images)]
         return large.astype(np.float32)
 
     test = enlarged(digits.test_images), digits.test_labels

@@ -65,12 +65,12 @@ class LossScaleMonitor:
         warn_after: int | None = None,
     ) -> None:
         if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
-            module = type(optimizer).__module__.partition(".")[0]
+            module = type(optimizer).__module__.partition(".")[0].replace("builtins", "")
+            kind = with_article(f"{module} {type(optimizer).__name__}".strip())
             raise ArgumentTypeError(
                 "LossScaleMonitor: optimizer must be what enable_mixed_precision_graph_rewrite "
                 "returned (of an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; "
-                f"got {with_article(f'{module} {type(optimizer).__name__}')}, which has no loss "
-                "scale."
+                f"got {kind}, which has no loss scale."
             )
         self._every = check_whole(_NAME, "every", every, 1)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm

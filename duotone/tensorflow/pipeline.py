@@ -165,9 +165,37 @@ def rewrite(
     settings = _settings(graph_def, dtype, painter, device, policy)
     settings = dataclasses.replace(settings, compiled=compiled, measured=measured)
     check_graph(graph_def)
+    _warn_of_unmatched(graph_def, settings)
+    return _rewritten(graph_def, fetch, feed, settings, keep_functions)
+
+
+def rewrite_one_of_many(
+    graph_def: GraphDef,
+    fetch: Sequence[str],
+    *,
+    dtype: str,
+    device: Device,
+    policy: Policy | None,
+    compiled: bool,
+) -> RewriteResult:
+    """Rewrites as :func:`rewrite` does; logs no pattern that matches nothing.
+
+    Another graph may have the name, and ``explain_last()`` tells if none does.
+    """
+    settings = _settings(graph_def, dtype, None, device, policy)
+    check_graph(graph_def)
+    settings = dataclasses.replace(settings, compiled=compiled)
+    return _rewritten(graph_def, fetch, (), settings, keep_functions=False)
+
+
+def _rewritten(
+    graph_def: GraphDef,
+    fetch: Sequence[str],
+    feed: Sequence[str],
+    settings: _Settings,
+    keep_functions: bool,
+) -> RewriteResult:
     graph = copy.deepcopy(graph_def)
-    if not compiled:  # a live graph is one of many, and explain_last() names such patterns
-        _warn_of_unmatched(graph, settings)
     marks = () if settings.resolved.painter == "tensorflow" else keep_calls(graph)
     with collector_paused():
         done = _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)

@@ -75,7 +75,7 @@ def plain(view: Any, width: int | None = None) -> str:
     """Renders a rich renderable as plain text, by default in the width of the terminal."""
     width = width or shutil.get_terminal_size().columns
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(view)
+    console.print(view, crop=False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import re
+import textwrap
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions
@@ -11,6 +13,8 @@ from rich.text import Text
 from duotone.text.columns import Row, fitted, plain, table_html
 
 _NARROWEST = 60
+_BEGIN = re.compile(r"\s*(?:-> |- )?")
+"""The indentation and the list marker of a line."""
 _NOTEBOOK = 100
 """The width of text in a notebook in characters; rows of a table are not cut there."""
 MOST_LINES = 40
@@ -42,17 +46,41 @@ class Lines(abc.ABC):
         return table_html(self._lines(min(self.widest or _NOTEBOOK, _NOTEBOOK)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yields the lines, cut to the width of the console (at least 60 characters)."""
-        width = max(options.max_width, _NARROWEST)
-        if self.widest is not None:
-            width = min(width, self.widest)
+        """Yields the lines; text is wrapped at the width, and rows have at least 60 characters."""
+        text_width = min(options.max_width, self.widest or options.max_width)
+        width = max(text_width, _NARROWEST)
         for line in self._lines(width):
-            style = line.style if isinstance(line, Row) else ""
-            yield Text(fitted(line, width), style=style, no_wrap=True)
+            is_row = isinstance(line, Row)
+            shown = fitted(line, width) if is_row else _wrapped(line, text_width)
+            style = line.style if is_row else ""
+            yield Text(shown, style=style, no_wrap=True, overflow="ignore")
 
     @abc.abstractmethod
     def _lines(self, width: int) -> Iterator[str]:
-        """Yields the lines for a width; longer ones are cut later."""
+        """Yields rows for a width, and text of any length."""
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Wraps a text below its indentation; a longer word, such as a name, stays whole.
+
+    Example:
+        >>> print(_wrapped("  - keep 'encoder/attention/*' in float32", 24))
+          - keep
+            'encoder/attention/*'
+            in float32
+    """
+    found = _BEGIN.match(text)
+    assert found is not None, "it matches the empty string"
+    begin = found[0]
+    lines = textwrap.wrap(
+        text[len(begin) :],
+        width,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
 
 
 class Viewed(abc.ABC):

@@ -527,3 +527,28 @@ def test_the_record_is_data():
 def test_a_step_without_half_operations_names_the_asked_dtype(half: str) -> None:
     """Catches: a record that says bfloat16 where ``dtype="float16"`` finds nothing to make half."""
     assert duotone.blame(jnp.exp, jnp.ones(4), dtype=half).half_dtype == half
+
+
+@pytest.mark.parametrize(("pattern", "half"), [("dot_general", False), ("none_of_them", True)])
+def test_a_step_in_which_nothing_is_half_says_so(pattern: str, half: bool) -> None:
+    """Catches: "finite" about a step that duotone does not rewrite, read as a proof."""
+    policy = duotone.Policy(keep_full=[pattern], ignore_performance=True)
+    found = duotone.blame(lambda x: x @ x, jnp.eye(16), dtype="float16", policy=policy)
+    assert found.verdict == "finite"
+    assert bool(found.in_half) == half
+    assert ("no value of the step is half" in str(found)) != half
+
+
+def test_a_long_pin_can_be_copied() -> None:
+    """Catches: a pin cut to the width of the terminal, which is no Python and matches nothing."""
+    name = "a_scope_with_a_long_name/" * 5
+
+    def step(x: jax.Array) -> jax.Array:
+        with jax.named_scope(name.strip("/")):
+            return (x @ x * 200.0) @ x
+
+    found = duotone.blame(step, jnp.full((8, 8), 9.0), dtype="float16")
+    assert found.verdict == "overflow"
+    code = str(found).partition("policy = ")[2]
+    policy = eval(code, {"duotone": duotone})
+    assert policy.keep_full == found.pins

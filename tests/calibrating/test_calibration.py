@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -241,6 +242,14 @@ def test_a_calibration_is_used_by_autocast_with_other_sizes() -> None:
     assert np.isfinite(decorated(PARAMS, X)).all()
     again = duotone.calibrate(mixed, [(PARAMS, X * 30)])
     assert again == measured, "of an autocast function, the one inside is measured"
+
+
+def test_a_function_with_a_calibration_is_pickled_after_a_call_too() -> None:
+    """Catches: the index by value that painting made, which pickle refused."""
+    measured = duotone.calibrate(energy, [(PARAMS, X)])
+    duotone.autocast(energy, dtype="float16", calibration=measured)(PARAMS, X)
+    assert measured.measured
+    assert pickle.loads(pickle.dumps(measured)) == measured
 
 
 def test_a_calibration_of_another_function() -> None:

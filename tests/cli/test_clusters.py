@@ -19,6 +19,9 @@ def steps(x):
         x = jnp.sin(x) * 0.5 + x
     return x
 
+def nothing(x):
+    return x
+
 def layers():
     weights = [jnp.ones((64, 64)) for _ in range(40)]
     def run(weights, x):
@@ -53,6 +56,12 @@ def test_what_is_rolled_and_what_that_saves(program: str) -> None:
     assert "compilation took " in text
     assert "temporary memory " in text
     assert "out of memory? at most " in text
+
+
+def test_a_program_without_operations(program: str) -> None:
+    text = output("clusters", f"{program}:nothing", "--shapes", "f32[1]")
+    assert text.startswith("0 operations, 0 with duotone.reroll\n")
+    assert "at most 4 B are live\n" in text
 
 
 def test_what_is_declined_and_why(program: str) -> None:

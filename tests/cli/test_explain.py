@@ -159,6 +159,8 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
         ("NUMBER", (), "NUMBER is not a function but int"),
         ("step", ("--shapes", "f32[16"), "'f32[16' is not a shape"),
         ("step", ("--shapes", "f33[16]"), "'f33[16]' is not a shape"),
+        ("step", ("--shapes", "f32[16 16]"), "'f32[16 16]' is not a shape"),
+        ("step", ("--shapes", "f32[,16]"), "'f32[,16]' is not a shape"),
         ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "h1000"), "h100"),
         ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "tpu"), "v6e, cpu\n"),
     ],
@@ -174,6 +176,15 @@ def test_what_is_wrong_is_reported(
         run(["explain", f"{program}:{name}", *more])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_without_functions_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "without_functions.py").touch()
+    with pytest.raises(SystemExit):
+        run(["explain", f"{tmp_path / 'without_functions.py'}:step"])
+    assert capsys.readouterr().err.endswith("has no step; it has no function.\n")
 
 
 def test_a_graph_is_for_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,9 @@ SEEN = list(sys.argv)
 def example():
     return lambda x: x @ x, jnp.ones((8, 8))
 
+def product(x, y):
+    return x @ y
+
 def fails_when_traced(x):
     return x @ jnp.ones((3, 3))
 
@@ -52,11 +55,11 @@ def test_a_script_does_not_see_the_options_of_duotone() -> None:
     assert sys.modules["met_first"].SEEN == ["met_first.py"]
 
 
-def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     root = str(Path(duotone.__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-m", "duotone", *words],
-        env={**os.environ, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -65,7 +68,7 @@ def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("source", "line"),
-    [("import jax\nraise KeyError('mine')\n", 2), (PROGRAM, 12)],
+    [("import jax\nraise KeyError('mine')\n", 2), (PROGRAM, 15)],
     ids=["when imported", "when traced"],
 )
 def test_an_error_of_the_program_begins_at_its_own_line(source: str, line: int) -> None:
@@ -76,6 +79,32 @@ def test_an_error_of_the_program_begins_at_its_own_line(source: str, line: int) 
     assert first == "Traceback (most recent call last):"
     assert re.match(rf'  File ".*met_first.py", line {line}, in ', second)
     assert "duotone/cli" not in done.stderr
+
+
+def test_a_locale_without_an_ellipsis_still_shows_the_table() -> None:
+    """Catches: a UnicodeEncodeError of Rich, as on Windows or under an old locale."""
+    asked = ["explain", "met_first.py:example", "--dtype", "float16"]
+    done = in_a_process(*asked, PYTHONIOENCODING="ascii", COLUMNS="60")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("float16: ")
+
+
+@pytest.mark.parametrize("name", [".pkg:step", "../met_first:step", "./met_first:step"])
+def test_a_relative_module_is_one_line(name: str) -> None:
+    done = in_a_process("explain", name)
+    assert done.returncode == 2
+    assert done.stderr == f"error: no module {name.split(':')[0]}; a file ends in .py.\n"
+
+
+def test_a_lack_of_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The arrays of ``--shapes`` are duotone's own: no line of the program is to blame."""
+    shapes = "f32[3,1000000] f32[1000000,1000000]"
+    with pytest.raises(SystemExit) as ended:
+        run(["blame", "met_first.py:product", "--shapes", shapes, "--dtype", "float16"])
+    assert ended.value.code == 1
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert said.startswith("error: ")
+    assert "memory" in said
 
 
 def test_a_program_that_is_no_python_shows_only_its_line() -> None:

@@ -18,6 +18,7 @@ from duotone.comparing import compare as _comparing
 from duotone.comparing import variants as _forms
 from duotone.comparing.batches import Batch
 from duotone.comparing.comparison import FORMS
+from duotone.comparing.comparison_view import duration
 from duotone.devices import assuming, find_target
 from duotone.devices.assumed import AssumedDevice
 from duotone.errors import (
@@ -326,3 +327,9 @@ def test_twice_the_batch_that_is_refused_is_half_the_batch():
     assert batch.largest(800, 4, 600, 1600) == 24
     assert batch.largest(800, 16, 800, 1600) is None
     assert Batch((0,), 1).others == (2,)
+
+
+def test_times_fit_their_column() -> None:
+    """Catches: ``1.53e-05 us``, which a column of seven characters cuts to ``1.53e-…``."""
+    shown = [duration(seconds) for seconds in (0.0, 1e-12, 2.5e-9, 3.12e-6, 0.4)]
+    assert shown == ["", "<1 ns", "2.5 ns", "3.12 us", "400 ms"]

@@ -20,7 +20,7 @@ from duotone.compiling import background_compile as background
 from duotone.compiling.cluster_parts import Sizes, find_clusters
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.listing import list_program
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, UnknownOperationError
 from tests.compiling.unrolled import random_program
 
 ANY = Sizes(8, None, frozenset())
@@ -391,6 +391,20 @@ def test_an_empty_program_and_an_argument_returned() -> None:
 def test_bad_options(options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         duotone.cluster_jit(step, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("dot_genral", "did you mean 'dot_general'"),
+        ("MatMul", "its JAX primitive is 'dot_general'"),
+    ],
+)
+def test_an_excluded_operation_that_does_not_exist_is_named(name: str, hint: str) -> None:
+    """Catches: a misspelt name that excludes nothing, so that the search finds nothing."""
+    excluding = duotone.cluster_jit(step, exclude_ops=[name])
+    with pytest.raises(UnknownOperationError, match=f"exclude_ops names '{name}': .*{hint}"):
+        excluding(weights(), X)
 
 
 def test_bad_functions_and_names() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import duotone
-from duotone.explaining.overview import MOST_LINES, Overview, branches_of
+from duotone.explaining.overview import MOST_LINES, Overview, _opened, branches_of
 from duotone.precision.record import OperationRecord, Record, make_record
 from duotone.text.columns import columns, plain
 from duotone.text.lines import MOST_LINES as MOST_REPR_LINES
@@ -62,6 +62,15 @@ def test_reasons_have_words_and_shares_and_what_they_concern() -> None:
     assert "on the deny list: computes in float32" in row
     assert "1 exp" in row
     assert "%" in row
+
+
+def test_names_of_rules_are_whole() -> None:
+    """A user types them after ``--rule``."""
+    seen = record("block")
+    operations = tuple(dataclasses.replace(o, rule="no_half_operand") for o in seen.operations)
+    lines = shown(dataclasses.replace(seen, operations=operations), 60)
+    rows = [line for line in lines if "no_half_operand" in line]
+    assert len(rows) == 4  # a reason and three scopes
 
 
 def test_optimizations_are_counted() -> None:
@@ -116,12 +125,13 @@ def test_what_has_no_scope_stands_last_under_its_function() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 133])
-def test_no_line_is_wrapped_or_too_long(width: int) -> None:
+def test_no_row_is_wrapped_and_no_line_too_long(width: int) -> None:
     long = "/".join(["a_scope_with_a_long_name"] * 6)
     seen = record(long, "layer[relu]", "layer[/b]", "a:warning:b")
     lines = shown(seen, width)
     assert max(map(len, lines)) <= width
-    assert len(lines) == len(shown(seen, 300))
+    head = [line.startswith("scope") for line in lines].index(True)
+    assert lines[head:].index("") == 1 + len(_opened(branches_of(seen.operations), MOST_LINES))
     # Rich reads these as markup otherwise.
     assert any("layer[relu]" in line for line in lines)
     assert any("  b]" in line for line in lines)

@@ -118,6 +118,16 @@ def test_mistakes_name_the_file_and_the_remedy(tmp_path, text, error, says):
         assert str(raised.value).startswith(str(tmp_path / "policy.toml"))
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("[1, 2]", "holds a list; a policy file holds fields"), ("deny_add = []", "not valid JSON")],
+)
+def test_a_file_with_the_name_of_json_is_read_as_json(tmp_path, text, says):
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises((PolicyError, PolicyTypeError), match=rf"policy\.json.* {says}"):
+        Policy.from_file(tmp_path / "policy.json")
+
+
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(
         PolicyError, match=r"policy file .*none\.toml: No such file.*Name a TOML or JSON"

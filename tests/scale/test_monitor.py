@@ -236,6 +236,7 @@ def test_without_an_optimizer_any_state_is_watched(caplog):
         ({"writer": print}, ArgumentTypeError, "writer must have add_scalar"),
         ({"writer": Scalars(), "logdir": "x"}, ArgumentError, "logdir or writer, not both"),
         ({"optimizer": optax.sgd(0.1)}, ArgumentTypeError, "optimizer must be what enable"),
+        ({"optimizer": 3}, ArgumentTypeError, "got an int, which has no loss scale"),
     ],
 )
 def test_refusals(arguments, kind, says):

@@ -387,6 +387,16 @@ def test_patterns_that_match_nothing_are_named_where_graphs_are_explained():
     """)
 
 
+def test_comparing_a_step_logs_no_pattern():
+    """Catches: a line about a pattern of duotone's own, which a wrapped optimizer adds."""
+    said = run("""
+    on(keep_full=("*duotone_float32*", "*nowhere*"))
+    print(len(duotone.tensorflow.compare_step(tf.function(net), X).outputs))
+    """)
+    assert "1" in said.splitlines()
+    assert "matches no node" not in said
+
+
 def test_node_for_node_as_the_original():
     """The painter ``tensorflow`` against TensorFlow's own bfloat16 pass: the same half nodes."""
     run("""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from duotone.advising.advice import Finding
 from duotone.advising.step_model import MOST, StepModel, as_shape, is_dot
+from duotone.errors import plural
 from duotone.ops.entries import names_with
 from duotone.ops.jax import TRAITS
 from duotone.ops.traits import Trait
@@ -21,8 +22,8 @@ def launches(step: StepModel) -> Iterator[Finding]:
         count = sum(kernel.runs for kernel, _ in step.kernels)
         yield step.finding(
             "launches",
-            f"the step spends most of its time on launching its {count} kernels: a launch takes "
-            "longer than a kernel",
+            f"the step spends most of its time on launching {plural(count, 'kernel')}: a launch "
+            "takes longer than a kernel",
             "raise the batch, or run several steps in one call with lax.scan; half does not help "
             "here",
             cost=step.launches,

@@ -90,7 +90,7 @@ def _row(
 
 
 def kind_of(o: OperationRecord) -> int:
-    """Returns the kind of an operation: :data:`HALF` or one of its neighbours."""
+    """Returns the kind of an operation: :data:`HALF` or one of its neighbors."""
     if o.paint == "half":
         return HALF
     if o.rule == Rule.INTEGER:

@@ -11,7 +11,7 @@ from duotone.policy.policy import Policy
 from duotone.tensorflow.calls import keep_calls, release
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.live.unfuse import unfuse
-from duotone.tensorflow.pipeline import rewrite, rewrite_nodes
+from duotone.tensorflow.pipeline import rewrite_nodes, rewrite_one_of_many
 from duotone.tensorflow.preparation import PLACEHOLDERS
 from duotone.tensorflow.protos import BOOL, STRING, GraphDef, library_of, new_graph
 from duotone.tensorflow.rewrite_record import BodyResult, RewriteResult
@@ -164,9 +164,9 @@ def rewrite_unlowered(
 ) -> RewriteResult:
     """Rewrites a graph as Python traced it: with functions, and control flow is not lowered."""
     marks = keep_calls(graph)
-    done = rewrite(
+    done = rewrite_one_of_many(
         graph,
-        fetch=fetched,
+        fetched,
         dtype=settings.dtype,
         device=settings.device,
         policy=settings.policy,
