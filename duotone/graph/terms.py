@@ -36,6 +36,18 @@ def is_scaled(graph: Graph, value: int) -> bool:
     return Trait.DIVIDES in node.traits and is_one(graph, node.inputs[1])
 
 
+def unscaled(graph: Graph, value: int) -> int:
+    """Returns the value of which a value is a multiple by single numbers, moved or not."""
+    while (found := moved(graph, value)).producer >= 0:
+        node = graph.nodes[found.producer]
+        rest = [v for v in node.inputs if not is_one(graph, v)]
+        scaled = is_scaled(graph, found.index) or Trait.NEGATES in node.traits
+        if not scaled or len(rest) != 1:
+            break
+        (value,) = rest
+    return found.index
+
+
 def is_sum(graph: Graph, value: int) -> bool:
     """Returns True if a value is a sum, moved or not, also where it may be another value instead.
 

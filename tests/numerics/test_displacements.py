@@ -119,8 +119,9 @@ def test_differences_are_as_exact_as_displacements(
 
 @pytest.mark.parametrize(("function", "args"), PROGRAMS)
 def test_without_the_rule_the_same_test_fails(function: Callable[..., Any], args: Any) -> None:
-    """Rule ``cancellation`` also keeps the edges, which are differences of parts of one array."""
-    off = {"rules_remove": {"position", "cancellation"} if function is edges else {"position"}}
+    """Rule ``cancellation`` also keeps the differences of parts or pairs of one array."""
+    both = function in (atoms, edges)
+    off = {"rules_remove": {"position", "cancellation"} if both else {"position"}}
     assert max(errors(function, args, "bfloat16", **off)) > LIMITS["bfloat16"]
 
 

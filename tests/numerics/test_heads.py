@@ -90,8 +90,39 @@ def linear_between(w: Any, x: Any) -> Any:
     return 1e3 * jnp.mean(rest**2)
 
 
+def spread(w: Any, x: Any) -> Any:
+    """Distances between the members of an ensemble, in which a mean that all share cancels."""
+    members = 0.05 * network(w, x).reshape(16, 4, 16) + 30 * w[3, 0]
+    apart = members[:, :, None] - members[:, None]
+    return jnp.mean(jnp.sqrt(jnp.sum(apart**2, -1) + 1e-12))
+
+
+def ordered(w: Any, x: Any) -> Any:
+    """A weighted sum of sorted results: equal numbers would have each other's gradients."""
+    return jnp.mean(jnp.sort(network(w, x) + 6, 0) * jnp.linspace(-1, 1, 64)[:, None])
+
+
+def sparse(w: Any, x: Any) -> Any:
+    """The loss of sparsemax: a threshold that is computed from the scores picks some of them."""
+    scores = network(w, x) + 5
+    largest = -jnp.sort(-scores, 1)
+    total, count = jnp.cumsum(largest, 1), jnp.arange(1, 17)
+    size = jnp.sum(1 + count * largest > total, 1, keepdims=True)
+    limit = (jnp.take_along_axis(total, size - 1, 1) - 1) / size
+    picked = jnp.sum(jnp.where(scores > limit, scores**2 - limit**2, 0), 1)
+    return jnp.mean(picked / 2 - scores[:, 0])
+
+
+def crossed(w: Any, x: Any) -> Any:
+    """The phase between small complex numbers: differences of products that float16 rounds to 0."""
+    real, imaginary = jnp.split(1e-3 * network(w, x), 2, 1)
+    other, others = jnp.roll(real, 1, 0), jnp.roll(imaginary, 1, 0)
+    across, along = real * others - imaginary * other, real * other + imaginary * others
+    return jnp.mean(jnp.abs(across / jnp.sqrt(across**2 + along**2 + 1e-20)))
+
+
 PROGRAMS = [brier, adversarial, overlap, single, teacher, near_points, views, stacked]
-PROGRAMS += [linear_between, in_a_loop]
+PROGRAMS += [linear_between, in_a_loop, spread, ordered, sparse, crossed]
 
 
 def by_hand(function: Callable[..., Any], half: str, w: Any, x: Any) -> Any:
@@ -165,7 +196,14 @@ def looped(w: Any, x: Any) -> Any:
     return jnp.mean((jax.lax.scan(step, x, None, 3)[1] - X) ** 2)
 
 
-@pytest.mark.parametrize("function", [gated, tied, capped, looped])
+def counted(w: Any, x: Any) -> Any:
+    """A loss and how often it is right, with logits that have a bias."""
+    logits = network(w, x) + w[2, 0]
+    right = jnp.mean(jnp.argmax(logits, -1) == 0)
+    return jax.lax.stop_gradient(right) - jnp.mean(jax.nn.log_softmax(logits)[:, 0])
+
+
+@pytest.mark.parametrize("function", [gated, tied, capped, looped, counted])
 def test_networks_are_decided_as_before(function: Callable[..., Any]) -> None:
     seen = duotone.explain(jax.value_and_grad(function), W, X, dtype="bfloat16").operations
     assert "cancellation" not in {o.rule for o in seen}

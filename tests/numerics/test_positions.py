@@ -262,11 +262,12 @@ def test_counts_of_truth_values(half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_differences_of_values_far_from_zero(half: str) -> None:
-    """As wrong as the dot; without the rule more wrong than the forces are large."""
+    """As wrong as the dot; without the rules more wrong than the forces are large."""
     want = reference(forces, W, X)
     limit = {"float16": 0.005, "bfloat16": 0.05}[half]
     assert relative(mixed(forces, half, W, X), want) < limit
-    assert relative(mixed(forces, half, W, X, rules_remove={"position"}), want) > 0.2
+    off = {"position", "cancellation"}  # both keep differences of all pairs
+    assert relative(mixed(forces, half, W, X, rules_remove=off), want) > 0.2
 
 
 @pytest.mark.parametrize("half", HALVES)

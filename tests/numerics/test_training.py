@@ -97,6 +97,31 @@ def test_a_step(name: str, half: str) -> None:
     _check_update(name, half)
 
 
+def _adapted(w: Any, v: Any, x: Any) -> Any:
+    """A loss after a step of Adam, whose second moment is a multiple of a square."""
+
+    def loss(w: Any) -> Any:
+        return 1e-2 * jnp.mean((jnp.tanh(x @ w[0]) @ w[1] - 1) ** 2)
+
+    gradient = jax.grad(loss)(w)
+    second = 0.999 * v + 0.001 * gradient * gradient
+    step = gradient / (jnp.sqrt(second) + 1e-8)
+    return loss(w - 1e-3 * step), step
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_second_moment_does_not_vanish(half: str) -> None:
+    """In float16 it was 0 in places, and the step as large as the reciprocal of the guard."""
+    random = np.random.default_rng(0)
+    w = (random.normal(size=(2, _WIDTH, _WIDTH)) / 5).astype(np.float32)
+    v = (random.normal(size=w.shape) ** 2 * 1e-8).astype(np.float32)
+    program = jax.value_and_grad(_adapted, has_aux=True)
+    (_, step), gradient = mixed(program, half, w, v, _X)
+    (_, want), exact = reference(program, w, v, _X)
+    assert relative(step, want) < 4 * EPSILON[half]
+    assert relative(gradient, exact) < 8 * EPSILON[half]
+
+
 @pytest.mark.parametrize("half", ["float16"])
 def test_a_half_update_is_caught(half: str) -> None:
     with pytest.raises(AssertionError, match=r"rounded|update off|state"):

@@ -9,9 +9,10 @@ dot rounds a gate in any case. A head has no next dot: after it come the loss an
     a gradient    a dot that reads an operand of a last dot, and a value of the size of its result
     a head        a value from which no next dot follows but gradients of its last dots
 
-This search denies heads that saturate and whose distance from the limit is read, and heads whose
-results a difference compares with what follows from other dots, or with another part of the same
-array. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
+This search denies heads that saturate and whose distance from the limit is read, heads whose
+results a difference compares with what follows from other dots, or with another part or another
+arrangement of the same array, and heads that are sorted or compared with a number computed from
+them. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
 derivative multiplies.
 """
 
@@ -29,7 +30,7 @@ from duotone.precision.safety.dot_operands import Dots
 
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
-_DIFFERENCE = "the loss, and no dot, reads its difference from another result"
+_DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
 
 
 def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
@@ -68,8 +69,13 @@ class _Search(Dots):
         return saturates and infers and self.is_head(node) and self._is_compared(node)
 
     def before_differences(self) -> set[int]:
-        """Returns the heads that compute the operands of differences of different dots."""
-        queue = [v for node in self.graph.nodes if self._compares(node) for v in node.inputs]
+        """Returns the heads that compute the operands of differences and of decisions."""
+        queue = [
+            value
+            for node in self.graph.nodes
+            if self._compares(node) or self._orders(node)
+            for value in node.inputs
+        ]
         found, seen = set[int](), set(queue)
         while queue:
             made = self.maker(queue.pop())
@@ -86,12 +92,49 @@ class _Search(Dots):
         if Trait.SUBTRACTS not in node.traits or not self.is_head(node):
             return False
         one, other = (self._last[v] for v in node.inputs)
-        return self._subtracts_parts(node) or (bool(one) and bool(other) and not one & other)
+        if one and other and (not one & other or all(map(self._is_product, node.inputs))):
+            return True
+        return self._subtracts_parts(node)
+
+    def _is_product(self, value: int) -> bool:
+        """Checks if a value is a product of two values that follow from half dots."""
+        made = self.maker(self._whole(value))
+        if made is None or Trait.MULTIPLIES not in made.traits:
+            return False
+        return all(self._last[v] & self._allowed for v in made.inputs)
 
     def _subtracts_parts(self, node: Node) -> bool:
-        """Checks if the operands are parts of one array, such as a batch of two views."""
+        """Checks if the operands are parts of one array, or repeat it along different axes."""
         one, other = map(self._whole, node.inputs)
-        return one == other and all(self._size(v) < self._size(one) for v in node.inputs)
+        return one == other and node.inputs[0] != node.inputs[1]
+
+    def _orders(self, node: Node) -> bool:
+        """Checks if a node sorts a value, or compares it with what is computed from it.
+
+        Half has few numbers near a large one, so that elements are equal or on the wrong side.
+        """
+        if Trait.DECIDES not in node.traits or not self.is_head(node):
+            return False
+        if Trait.SELECTS in node.traits:
+            return all(self._size(v) == self._size(node.inputs[0]) for v in node.outputs)
+        if len(node.inputs) != 2:
+            return False
+        one, other = node.inputs
+        same_dots = bool(self._last[one] & self._last[other])
+        return same_dots and self._picked_from(one).isdisjoint(self._picked_from(other))
+
+    def _picked_from(self, value: int) -> set[int]:
+        """Returns the values of which another one has elements, as a maximum does."""
+        found, queue, seen = set[int](), [value], {value}
+        while queue:
+            value = queue.pop()
+            made = self.maker(value)
+            if made is None or Trait.COMMUTES not in made.traits:
+                found.add(value)
+                continue
+            queue += set(made.inputs) - seen
+            seen.update(made.inputs)
+        return found
 
     def _whole(self, value: int) -> int:
         """Returns the array of which a value is all or a part."""

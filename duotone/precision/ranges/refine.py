@@ -26,6 +26,7 @@ import dataclasses
 import math
 
 from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.terms import unscaled
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
@@ -277,7 +278,22 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
                 if node.half_inputs[slot]:
                     read = f"it reads a value that {reason}"
                     _deny_node(changed, classes, node, rule, read, False)
-    return keep_dots_of_large(classes.with_changed(changed), background)
+    classes = classes.with_changed(changed)
+    if half.name == "float16":
+        squares = (node.index for node in graph.nodes if _is_scaled_square(node, graph))
+        classes = classes.with_denied(dict.fromkeys(squares, _SQUARE_REASON), Rule.OVERFLOW)
+    return keep_dots_of_large(classes, background)
+
+
+def _is_scaled_square(node: Node, graph: Graph) -> bool:
+    """Checks if a node multiplies a value with a multiple of it: ``0.001 * x * x``."""
+    if Trait.MULTIPLIES not in node.traits or len(set(node.inputs)) < 2:
+        return False
+    one, other = (unscaled(graph, v) for v in node.inputs)
+    return one == other and not graph.values[one].is_one
+
+
+_SQUARE_REASON = "a multiple of a square: doubles the exponent's range"
 
 
 def _is_beyond(interval: Interval, half: HalfType) -> bool:
