@@ -17,7 +17,7 @@ from typing import Any
 from duotone.explaining.drawn import CAST, DrawnNode, drawn_nodes
 from duotone.precision.record import Record
 
-_COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "#f0e442"}
+_COLORS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "#f0e442"}
 """Colors by the first word of a precision, from a palette for color-blind readers (Okabe and Ito,
 "Color Universal Design", 2008)."""
 
@@ -55,5 +55,5 @@ def _node(drawn: DrawnNode) -> dict[str, Any]:
         ]
         if "result" in drawn.why
         else [],
-        "style": {"backgroundColor": _COLOURS[drawn.precision.split(" ")[0]]},
+        "style": {"backgroundColor": _COLORS[drawn.precision.split(" ")[0]]},
     }
