@@ -52,6 +52,19 @@ def laplacian(w: Any, x: Any) -> Any:
     return ((around - 2 * values) / (1 / 32) ** 2)[1:-1]
 
 
+def fluxes(w: Any, x: Any) -> Any:
+    """A function of neighbours, in place of the neighbours."""
+    values = curve(w, x)
+    return (jnp.tanh(values[1:]) - jnp.tanh(values[:-1])) * 256
+
+
+def two_points(w: Any, x: Any) -> Any:
+    """The network at two near points, next to each other on the last axis."""
+    points = jnp.stack([x + STEP, x - STEP], axis=1)
+    values = (jnp.tanh(jnp.tanh(points @ w) @ w.T) @ w[:, :1])[..., 0]
+    return (values[:, 0] - values[:, 1]) / (2 * STEP)
+
+
 def in_a_loop(w: Any, x: Any) -> Any:
     return jax.lax.map(lambda row: central(w, row[None]), x)
 
@@ -60,7 +73,20 @@ def after_an_encoder(w: Any, x: Any) -> Any:
     return central(w, jnp.tanh(x @ w[::-1]))
 
 
-PROGRAMS = [central, second, neighbours, gradient, laplacian, in_a_loop]
+def thresholds(w: Any, x: Any) -> Any:
+    """The likelihood of counts: what a distribution has between two thresholds."""
+    means, counts = 64 * network(w, x), jnp.round(40 * x[:, :8])
+    upper, lower = (jax.nn.sigmoid((counts + edge - means) / 8) for edge in (0.5, -0.5))
+    return jnp.log(upper - lower + 1e-6)
+
+
+def corners(w: Any, x: Any) -> Any:
+    """The corners of boxes whose centres and sizes a network predicts, in pixels."""
+    centres, sizes = jnp.split(jax.nn.sigmoid(jnp.tanh(x @ w) @ w[:, :4] + w[0, :4]), 2, axis=-1)
+    return 64 * jnp.concatenate([centres - sizes / 2, centres + sizes / 2], axis=-1)
+
+
+PROGRAMS = [central, second, neighbours, fluxes, two_points, gradient, laplacian, in_a_loop]
 
 
 def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,6 +120,17 @@ def test_what_both_sides_read_stays_half(half: str) -> None:
     assert {o.rule for o in dots[1:]} == {"quotient"}
 
 
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [thresholds, corners])
+def test_parts_and_functions_of_one_result_are_as_exact_as_its_dots(
+    function: Callable[..., Any], half: str
+) -> None:
+    program = loss_of(function)
+    (value, found), want = mixed(program, half, W, X), reference(program, W, X)
+    assert relative(value, want[0]) < 1e-3
+    assert relative(found, want[1]) < 0.03
+
+
 def explained(function: Callable[..., Any], half: str = "bfloat16") -> Any:
     return duotone.explain(function, W, X, dtype=half).operations
 
@@ -111,6 +148,8 @@ def explained(function: Callable[..., Any], half: str = "bfloat16") -> Any:
         ),
         pytest.param(lambda w, x: (x @ w - jnp.tanh(x) @ jnp.tanh(w)) * 50, id="two layers"),
         pytest.param(lambda w, x: (network(w, x + 1) - network(w, x)) / 1.0, id="large step"),
+        pytest.param(lambda w, x: thresholds(w, x).mean(), id="thresholds"),
+        pytest.param(corners, id="corners"),
     ],
 )
 def test_what_only_looks_like_a_quotient_stays_half(function: Callable[..., Any]) -> None:

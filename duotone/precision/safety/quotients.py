@@ -17,14 +17,14 @@ both read. A prediction and its target, or a product and its mean, are not sampl
 before their difference magnifies a loss, not an error. A single number that a constant multiplies
 is a loss as well.
 
-Dots upstream of both samples are denied for neighbours on a grid only. Otherwise their rounding is
-the same on both sides, and cancels.
+Dots upstream of both samples are denied for neighbours on a grid only: where one side moves
+elements of a value that the other side reads too. Otherwise their rounding is the same on both
+sides, and cancels. A dot's few features are no neighbours: ``(centre - size / 2) * 640``.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import scales, subtracts
@@ -39,8 +39,11 @@ _ERROR = 1 / 32
 """The magnified rounding error of a value of 1 from which a difference quotient is denied."""
 _LEAVES = 8
 """The largest number of terms of a sum of sums that are examined."""
+_FEATURES = 8
+"""A last axis of a dot with fewer elements holds different quantities, and no grid."""
 _REASON = "a difference of its result and a nearly equal value is divided by a small number"
 _GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
+_IN_PLACE = frozenset({Trait.NEGATES, Trait.CONVERTS})
 _LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
 
 
@@ -125,15 +128,39 @@ def _terms(dots: Dots, value: int) -> list[int]:
 
 def _origin(dots: Dots, value: int) -> int:
     """Returns the origin of a value, also upstream of parts that are put together: a roll."""
-    origin = dots.origin(value)
-    node = dots.maker(origin)
-    while node is not None and Trait.PARTS in node.traits:
-        origins = {dots.origin(v) for v in node.inputs}
-        if len(origins) != 1:
+    node = dots.maker(value)
+    while node is not None and not _is_coordinate(dots, node):
+        if Trait.PARTS in node.traits:
+            origins = {_origin(dots, v) for v in node.inputs}
+            earlier = origins.pop() if len(origins) == 1 else None
+        else:
+            earlier = dots.before(value)
+        if earlier is None:
             break
-        (origin,) = origins
-        node = dots.maker(origin)
-    return origin
+        value, node = earlier, dots.maker(earlier)
+    return value
+
+
+def _is_coordinate(dots: Dots, node: Node) -> bool:
+    """Checks if a node picks some of a dot's few features, as the centre or the size of a box."""
+    values = dots.graph.values
+    *outer, last = (node.inputs and values[node.inputs[0]].shape) or (None,)
+    if Trait.MOVES not in node.traits or Trait.PARTS in node.traits:
+        return False
+    if not isinstance(last, int) or last >= _FEATURES:
+        return False
+    picked = [tuple(outer), *((*outer, side) for side in range(1, last))]
+    if any(values[v].shape not in picked for v in node.outputs):
+        return False
+    seen, queue = set[int](), [node.inputs[0]]
+    while queue:
+        made = dots.maker(queue.pop())
+        if made is not None and dots.classes.is_dot(made):
+            return True
+        new = {v for v in made.inputs if values[v].shape[-1:] == (last,)} - seen if made else set()
+        seen |= new
+        queue += new
+    return False
 
 
 def _same_computation(dots: Dots, one: int, other: int) -> bool:
@@ -141,6 +168,8 @@ def _same_computation(dots: Dots, one: int, other: int) -> bool:
     while one != other:
         first, second = dots.maker(one), dots.maker(other)
         if first is None or second is None or not _alike(dots.graph, first, second):
+            return False
+        if _is_coordinate(dots, first):
             return False
         if dots.classes.is_dot(first):
             shared = {dots.origin(v) for v in first.inputs}
@@ -156,29 +185,37 @@ def _alike(graph: Graph, one: Node, other: Node) -> bool:
 
 def _operand(dots: Dots, node: Node) -> int:
     """Returns the operand that was made last, since the others are weights and constants."""
-    origins = map(dots.origin, node.inputs)
+    origins = (_origin(dots, v) for v in node.inputs)
     return max(origins, key=lambda v: dots.graph.values[v].producer)
 
 
 def _has_dot(dots: Dots, value: int) -> bool:
-    return next(_upstream(dots, value), None) is not None
+    return any(map(dots.classes.is_dot, dots.makers(_upstream(dots, value))))
 
 
 def _parted(dots: Dots, one: int, other: int) -> set[int]:
-    """Returns the dots upstream of one of two values, or of both if both move the same value."""
-    first, second = set(_upstream(dots, one)), set(_upstream(dots, other))
-    return first ^ second or first
+    """Returns the dots upstream of one of two values, or of both if they are neighbours."""
+    first, second = _upstream(dots, one), _upstream(dots, other)
+    made = dots.makers(first ^ second)
+    parted = {node.index for node in made if dots.classes.is_dot(node)}
+    if not parted and any(_moves(dots.graph, node, first & second) for node in made):
+        parted = {node.index for node in dots.makers(first) if dots.classes.is_dot(node)}
+    return parted
 
 
-def _upstream(dots: Dots, value: int) -> Iterator[int]:
-    """Yields the dots upstream of a value."""
+def _moves(graph: Graph, node: Node, values: set[int]) -> bool:
+    """Checks if a node moves elements of one of some values; a broadcast number is no element."""
+    if Trait.MOVES not in node.traits or not node.traits.isdisjoint(_IN_PLACE):
+        return False
+    return any(v in values and not graph.values[v].is_one for v in node.inputs)
+
+
+def _upstream(dots: Dots, value: int) -> set[int]:
+    """Returns a value and all values upstream of it."""
     seen, queue = {value}, [value]
     while queue:
         node = dots.maker(queue.pop())
-        if node is None:
-            continue
-        if dots.classes.is_dot(node):
-            yield node.index
-        new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen
+        new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen if node else set()
         seen |= new
         queue += new
+    return seen
