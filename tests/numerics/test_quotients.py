@@ -158,6 +158,20 @@ def test_what_only_looks_like_a_quotient_stays_half(function: Callable[..., Any]
     assert "half" in {o.paint for o in found if o.operation == "dot_general"}
 
 
+def test_a_long_row_of_rolls_is_searched_once() -> None:
+    """Each roll reads the one before twice: a search of all ways through 64 would never end."""
+
+    def shifted(w: Any, x: Any) -> Any:
+        start = rolled = jnp.tanh(x @ w)
+        total = jnp.zeros_like(start)
+        for _ in range(64):
+            rolled = jnp.roll(rolled, 1, 0)
+            total = total + (rolled - start) / STEP
+        return total
+
+    assert "quotient" in {o.rule for o in explained(shifted)}
+
+
 def test_the_reason_is_reported_and_the_user_has_the_last_word() -> None:
     denied = [o for o in explained(central) if o.rule == "quotient"]
     assert {o.operation for o in denied} == {"dot_general"}

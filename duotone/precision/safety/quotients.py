@@ -128,16 +128,22 @@ def _terms(dots: Dots, value: int) -> list[int]:
 
 def _origin(dots: Dots, value: int) -> int:
     """Returns the origin of a value, also upstream of parts that are put together: a roll."""
-    node = dots.maker(value)
-    while node is not None and not _is_coordinate(dots, node):
-        if Trait.PARTS in node.traits:
-            origins = {_origin(dots, v) for v in node.inputs}
-            earlier = origins.pop() if len(origins) == 1 else None
-        else:
-            earlier = dots.before(value)
+    value = _unmoved(dots, value)
+    while (node := dots.maker(value)) is not None and Trait.PARTS in node.traits:
+        origins = {_unmoved(dots, v) for v in node.inputs}
+        if len(origins) != 1:
+            break
+        (value,) = origins
+    return value
+
+
+def _unmoved(dots: Dots, value: int) -> int:
+    """Returns the value that moves and scaling start at, or one that picks a coordinate."""
+    while (node := dots.maker(value)) is not None and not _is_coordinate(dots, node):
+        earlier = dots.before(value)
         if earlier is None:
             break
-        value, node = earlier, dots.maker(earlier)
+        value = earlier
     return value
 
 
