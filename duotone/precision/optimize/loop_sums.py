@@ -34,10 +34,8 @@ from duotone.precision.node_facts import sizes_of
 from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
-_NOT_MOVED = frozenset(
-    {Trait.MOVES, Trait.NEGATES, Trait.CONVERTS, Trait.REPEATS, Trait.PARTS, Trait.UNDESCRIBED}
-)
-"""An operation that has only the first of these traits moves elements, and nothing else."""
+_CHANGES = frozenset({Trait.NEGATES, Trait.CONVERTS, Trait.REPEATS, Trait.PARTS, Trait.UNDESCRIBED})
+"""Traits of operations that move elements and do something else with them, or may do so."""
 _MOST_READ = 2
 """Limit of the operands of one iteration per element of the sum: 4 bytes of each are moved, and 8
 bytes of the sum."""
@@ -169,7 +167,8 @@ def _term(node: Node, value: int, view: View) -> _Term | None:
             break
         if Trait.EINSUM in maker.traits:
             return (maker, moved[::-1]) if _may_be_half(maker, view) else None
-        if maker.traits & _NOT_MOVED != {Trait.MOVES} or len(maker.inputs) != 1:
+        moves = Trait.MOVES in maker.traits and maker.traits.isdisjoint(_CHANGES)
+        if not moves or len(maker.inputs) != 1:
             return None
         moved.append(value)
         value = maker.inputs[0]

@@ -25,6 +25,7 @@ sides, and cancels. A dot's few features are no neighbours: ``(centre - size / 2
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import scales, subtracts
@@ -196,17 +197,24 @@ def _operand(dots: Dots, node: Node) -> int:
 
 
 def _has_dot(dots: Dots, value: int) -> bool:
-    return any(map(dots.classes.is_dot, dots.makers(_upstream(dots, value))))
+    return next(_dots_making(dots, _upstream(dots, value)), None) is not None
 
 
 def _parted(dots: Dots, one: int, other: int) -> set[int]:
     """Returns the dots upstream of one of two values, or of both if they are neighbours."""
-    first, second = _upstream(dots, one), _upstream(dots, other)
-    made = dots.makers(first ^ second)
-    parted = {node.index for node in made if dots.classes.is_dot(node)}
-    if not parted and any(_moves(dots.graph, node, first & second) for node in made):
-        parted = {node.index for node in dots.makers(first) if dots.classes.is_dot(node)}
+    first, second = set(_upstream(dots, one)), set(_upstream(dots, other))
+    apart, common = first ^ second, first & second
+    parted = set(_dots_making(dots, apart))
+    if not parted and any(_moves(dots.graph, node, common) for node in dots.makers(apart)):
+        parted = set(_dots_making(dots, first))
     return parted
+
+
+def _dots_making(dots: Dots, values: Iterable[int]) -> Iterator[int]:
+    """Yields the dots whose results are among some values."""
+    for node in map(dots.maker, values):
+        if node is not None and dots.classes.is_dot(node):
+            yield node.index
 
 
 def _moves(graph: Graph, node: Node, values: set[int]) -> bool:
@@ -216,12 +224,13 @@ def _moves(graph: Graph, node: Node, values: set[int]) -> bool:
     return any(v in values and not graph.values[v].is_one for v in node.inputs)
 
 
-def _upstream(dots: Dots, value: int) -> set[int]:
-    """Returns a value and all values upstream of it."""
+def _upstream(dots: Dots, value: int) -> Iterator[int]:
+    """Yields a value and all values upstream of it."""
     seen, queue = {value}, [value]
     while queue:
-        node = dots.maker(queue.pop())
+        value = queue.pop()
+        yield value
+        node = dots.maker(value)
         new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen if node else set()
         seen |= new
         queue += new
-    return seen
