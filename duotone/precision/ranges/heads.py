@@ -28,6 +28,9 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
+_SATURATES = frozenset({Trait.SATURATES})
+_COMPARES = frozenset({Trait.SUBTRACTS, Trait.DECIDES})
+_CARRIES = frozenset({Trait.CARRIES})
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
@@ -44,7 +47,7 @@ def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
         The reasons in words, by index of the node.
     """
     search = _Search(graph, classes)
-    saturating = (node.index for node in graph.nodes if search.is_saturating(node))
+    saturating = (node.index for node in graph.having(_SATURATES) if search.is_saturating(node))
     return dict.fromkeys(search.before_differences(), _DIFFERENCE) | dict.fromkeys(
         saturating, _LIMIT
     )
@@ -58,21 +61,20 @@ class _Search(Dots):
         if not node.outputs or self.classes.is_dot(node):
             return False
         value = self.graph.values[node.outputs[0]]
-        if not self._last[value.index] & self._allowed or self._in_network[value.index]:
+        if not self._last[value.index] & self._allowed or value.index in self._in_network:
             return False
-        return value.is_one or self._carried[value.index] < value.size
+        return value.is_one or self._carried.get(value.index, 0) < value.size
 
     def is_saturating(self, node: Node) -> bool:
-        """Checks if a node is a head that saturates, and whose distance from its limit is read."""
-        saturates = Trait.SATURATES in node.traits
+        """Checks if a saturating node is a head whose distance from its limit is read."""
         infers = self.classes.nodes[node.index].kind is Kind.INFER
-        return saturates and infers and self.is_head(node) and self._is_compared(node)
+        return infers and self.is_head(node) and self._is_compared(node)
 
     def before_differences(self) -> set[int]:
         """Returns the heads that compute the operands of differences and of decisions."""
         queue = [
             value
-            for node in self.graph.nodes
+            for node in self.graph.having(_COMPARES)
             if self._compares(node) or self._orders(node)
             for value in node.inputs
         ]
@@ -196,8 +198,8 @@ class _Search(Dots):
     @functools.cached_property
     def _bits(self) -> dict[int, int]:
         """The bit of each dot, by the index of its node."""
-        dots = filter(self.classes.is_dot, self.graph.nodes)
-        return {node.index: 1 << number for number, node in enumerate(dots)}
+        dots = sorted(self.classes.dots(self.graph))
+        return {index: 1 << number for number, index in enumerate(dots)}
 
     @functools.cached_property
     def _last(self) -> list[int]:
@@ -206,8 +208,9 @@ class _Search(Dots):
         for node in self.graph.nodes:
             dots = self._bits.get(node.index, 0)
             if not dots:
-                for more in {found[value] for value in node.inputs} - {0}:
-                    dots = dots | more if dots else more  # most values share one number
+                for more in map(found.__getitem__, node.inputs):
+                    if more is not dots:  # most values share one number
+                        dots = dots | more if dots else more
             for value in node.outputs:
                 found[value] = dots
         return found
@@ -224,32 +227,28 @@ class _Search(Dots):
         return found
 
     @functools.cached_property
-    def _in_network(self) -> list[bool]:
-        """For each value, whether a next dot is not the gradient of a last one."""
-        found = [False] * len(self.graph.values)
+    def _in_network(self) -> set[int]:
+        """The values with a next dot that is not the gradient of a last one."""
+        found = set[int]()
         for node in reversed(self.graph.nodes):
             if node.index in self._bits:
                 for value, other in zip_longest(node.inputs, reversed(node.inputs[:2])):
-                    gradient = other is not None and self._is_gradient(value, other)
-                    found[value] = found[value] or not gradient
-            elif any(map(found.__getitem__, node.outputs)):
-                for value in node.inputs:
-                    found[value] = True
+                    if other is None or not self._is_gradient(value, other):
+                        found.add(value)
+            elif not found.isdisjoint(node.outputs):
+                found.update(node.inputs)
         return found
 
     @functools.cached_property
-    def _carried(self) -> list[int]:
+    def _carried(self) -> dict[int, int]:
         """The size of the largest value with which arithmetic alone leads to a next iteration."""
-        values = self.graph.values
-        found = [0] * len(values)
-        for node in self.graph.nodes:
-            if Trait.CARRIES in node.traits:
-                found[node.inputs[1]] = values[node.inputs[1]].size
-        for node in reversed(self.graph.nodes):
-            if node.index not in self._bits:
-                most = max((found[v] for v in node.outputs), default=0)
+        carries = self.graph.having(_CARRIES)
+        found = {node.inputs[1]: self._size(node.inputs[1]) for node in carries}
+        for node in reversed(self.graph.nodes if carries else ()):
+            if node.index not in self._bits and not found.keys().isdisjoint(node.outputs):
+                most = max(found.get(v, 0) for v in node.outputs)
                 for value in node.inputs:
-                    found[value] = max(found[value], most)
+                    found[value] = max(found.get(value, 0), most)
         return found
 
     def _is_gradient(self, value: int, other: int) -> bool:

@@ -54,7 +54,8 @@ _STENCIL = "multiplies with a constant whose elements add up to 0: a difference 
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
-_MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
+_MAY_SUM = _SUMS | {Trait.CONTRACTS}
+_ADDITIONS = frozenset({Trait.ADDS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
 
 
@@ -71,18 +72,20 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
-    for node in graph.nodes:
+    sums = (node.index for node in graph.having(_ADDITIONS))
+    for index in sorted(classes.dots(graph).union(sums)):
+        node = graph.nodes[index]
         if classes.is_dot(node) and search.is_of_distances(node):
             gradients = search.gradients(node)
             reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
-            sums = (index for dot in gradients for index in search.sums_of(dot))
-            reasons |= dict.fromkeys(sums, _TERMS)
-        rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
-        reasons |= dict.fromkeys(rests, _REST)
-        differences = search.differences(node) if _CONTRACTS in node.traits else ()
-        reasons |= dict.fromkeys(differences, _STENCIL)
-        if _ADDS in node.traits:
-            reasons |= search.moments(node)
+            terms = (index for dot in gradients for index in search.sums_of(dot))
+            reasons |= dict.fromkeys(terms, _TERMS)
+        pairs = search.subtracted(node)
+        reasons |= dict.fromkeys(search.rest(pairs), _REST)
+        if _CONTRACTS in node.traits:
+            reasons |= dict.fromkeys(search.differences(node), _STENCIL)
+        elif pairs:
+            reasons |= search.moments(pairs)
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
@@ -120,7 +123,8 @@ class _Search(Dots):
     @functools.cached_property
     def _squares(self) -> set[int]:
         """The values whose squares some node sums."""
-        return set[int]().union(*(self._squared_by(node) or () for node in self.graph.nodes))
+        nodes = self.graph.having(_MAY_SUM)
+        return set[int]().union(*(self._squared_by(node) or () for node in nodes))
 
     def _squared_by(self, node: Node) -> set[int] | None:
         """Returns the values whose squares a node sums itself; ``None`` if it is not such a sum."""
@@ -185,11 +189,9 @@ class _Search(Dots):
         origins = set(map(self.origin, self._factors(node)))
         return origins if len(origins) == 1 else set()
 
-    def moments(self, node: Node) -> dict[int, str]:
+    def moments(self, pairs: Iterable[Sequence[int]]) -> dict[int, str]:
         """Returns what rounds in the variance or covariance that a difference computes."""
-        if len(node.inputs) != 2 or not subtracts(self.graph, node):
-            return {}
-        for value, other in (node.inputs, node.inputs[::-1]):
+        for value, other in pairs:
             products = self._products(other)
             for joint, factors in self._second_moments(value) if products else ():
                 read = [v for product in products for v in self._factors(product)]
@@ -234,10 +236,10 @@ class _Search(Dots):
         kinds = self.classes.nodes
         return [node for node in nodes if kinds[node.index].kind is Kind.INFER]
 
-    def rest(self, node: Node) -> list[int]:
+    def rest(self, pairs: Iterable[Sequence[int]]) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
         found = list[int]()
-        for value, other in self._differences(node):
+        for value, other in pairs:
             origin = self._unweighted(other)
             way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
             way += self._inferred(self.makers([origin])) if way else []
@@ -262,7 +264,7 @@ class _Search(Dots):
             value = earlier
         return known.cancels
 
-    def _differences(self, node: Node) -> list[Sequence[int]]:
+    def subtracted(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
         if node.attributes.get("subtracts"):
             return [(node.outputs[0], node.inputs[2])]
