@@ -38,7 +38,6 @@ FULL_DTYPE = "float32"
 
 SMALL = 8
 """A value is small next to another one that has this many times its elements."""
-_COMMUTES = frozenset({Trait.COMMUTES})
 _BYTES = {"bool": 1, "none": 0, "float0": 0}
 
 
@@ -299,17 +298,17 @@ class Graph:
                 readers[value].append((node.index, slot))
         return readers
 
-    def having(self, traits: Traits) -> Sequence[Node]:
+    def having(self, *traits: Trait) -> Sequence[Node]:
         """Returns the nodes that have at least one of some traits, in program order."""
-        found = self._found.get(traits)
+        found = self._having.get(traits)
         if found is None:
             groups = [nodes for own, nodes in self._alike.items() if not own.isdisjoint(traits)]
             found = sorted(itertools.chain(*groups), key=lambda node: node.index)
-            self._found[traits] = found
+            self._having[traits] = found
         return found
 
     @functools.cached_property
-    def _found(self) -> dict[Traits, Sequence[Node]]:
+    def _having(self) -> dict[tuple[Trait, ...], Sequence[Node]]:
         return {}
 
     @functools.cached_property
@@ -324,7 +323,7 @@ class Graph:
     def moved_from(self) -> Sequence[int]:
         """For each value, the value from which it was moved; its own index if no node moves it."""
         found = list(range(len(self.values)))
-        for node in self.having(_COMMUTES):
+        for node in self.having(Trait.COMMUTES):
             if len(node.inputs) == 1 and Trait.ITERATES not in node.traits:
                 for value in node.outputs:
                     found[value] = found[node.inputs[0]]

@@ -67,7 +67,6 @@ class NodeClass:
 
 
 _ALLOW, _CONTRACTS = Kind.ALLOW, Trait.CONTRACTS  # bound once: these are hot
-_DOTS = frozenset({_CONTRACTS})
 
 
 @dataclasses.dataclass(frozen=True)  # without slots: cached properties need a ``__dict__``
@@ -89,7 +88,7 @@ class Classes:
 
     def dots(self, graph: Graph) -> frozenset[int]:
         """Returns the indices of the nodes of the program for which :meth:`is_dot` is true."""
-        return self.allowed.union(node.index for node in graph.having(_DOTS))
+        return self.allowed.union(node.index for node in graph.having(_CONTRACTS))
 
     def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
         """Returns these classes, some replaced by index; the same object if none is."""

@@ -218,7 +218,7 @@ class _Planner:
         self.readers = graph.consumers
         self.levels = view.levels
         nodes = self.levels.nodes
-        self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]
+        self.furthest = [max([nodes[r] for r, _ in rs], default=0) for rs in self.readers]
         self.kept: set[int] = {value for value, _ in graph.outputs}
         self.sites: dict[tuple[int, int], _OpenSite] = {}
         self.reads: dict[tuple[int, int], int] = {}
@@ -231,10 +231,10 @@ class _Planner:
 
     def plan(self) -> Recompute:
         """Decides on all values in program order, then shares the recomputed ones."""
-        for node in self.graph.nodes:
-            for value in node.outputs:
-                if far := self._far_readers(value):
-                    self._decide(node, self.graph.values[value], far)
+        made = (value for node in self.graph.nodes for value in node.outputs)
+        for value in filter(self._has_far_readers, made):
+            found = self.graph.values[value]
+            self._decide(self.graph.nodes[found.producer], found, self._far_readers(value))
         self._share()
         sites = (
             Site(body, level, frozenset(site.recomputed), frozenset(site.roots))
@@ -246,7 +246,7 @@ class _Planner:
 
     def _share(self) -> None:
         """Lets all far readers at a site read the values recomputed there, cheap ones too."""
-        for node in self.graph.nodes:
+        for node in self.graph.nodes if self.sites else ():
             site = self.sites.get((node.body, self.levels.nodes[node.index]))
             if site is None or not self._may_read_recomputed(node.index, node.body):
                 continue
@@ -275,8 +275,6 @@ class _Planner:
         return self.furthest[value] > self.levels.values[value]
 
     def _far_readers(self, value: int) -> list[int]:
-        if not self._has_far_readers(value):
-            return []
         return [reader for reader, _ in self.readers[value] if self.levels.is_far(value, reader)]
 
     def _decide(self, node: Node, value: Value, far: list[int]) -> None:

@@ -151,10 +151,11 @@ def _state(canvas: Canvas) -> set[int]:
     reached = _leading_to(canvas, outputs, _computes)
     state = {index for index in reached if _computes(canvas, graph.nodes[index])}
     returned = _leading_to(canvas, outputs, _is_moving)
-    queue = deque(state)
+    queue, waiting = sorted(state - returned), state - returned  # readers first
     while queue:
-        index = queue.popleft()
-        if index not in state or index in returned:
+        index = queue.pop()
+        waiting.discard(index)
+        if index not in state:
             continue
         readers = canvas.readers(graph.nodes[index].outputs, but=state)
         only_state = all(r in state or canvas.compute[r] is Paint.FULL for r in readers)
@@ -162,7 +163,9 @@ def _state(canvas: Canvas) -> set[int]:
             continue
         state.discard(index)
         producers = (graph.values[value].producer for value in graph.nodes[index].inputs)
-        queue.extend(producer for producer in producers if producer in state)
+        again = {p for p in producers if p in state} - waiting - returned
+        queue += again
+        waiting |= again
     return state
 
 

@@ -22,9 +22,6 @@ from duotone.graph.terms import is_state, moved, nodes_by_body, reached, readers
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
-_RUNNING = frozenset({Trait.MULTIPLIES_UP})
-_PRODUCTS = frozenset({Trait.MULTIPLIES})
-
 
 def find_decays(graph: Graph, classes: Classes) -> set[int]:
     """Returns the values that a program multiplies with one another, step after step.
@@ -33,7 +30,7 @@ def find_decays(graph: Graph, classes: Classes) -> set[int]:
         graph: the program.
         classes: the class of each node.
     """
-    found = {v for node in graph.having(_RUNNING) for v in node.inputs}
+    found = {v for node in graph.having(Trait.MULTIPLIES_UP) for v in node.inputs}
     found |= _products_of_parts(graph)
     loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
     of_bodies = nodes_by_body(graph) if loops else {}
@@ -50,7 +47,7 @@ def _products_of_parts(graph: Graph) -> set[int]:
     """
     found = set[int]()
     products = set[int]()
-    for node in graph.having(_PRODUCTS):
+    for node in graph.having(Trait.MULTIPLIES):
         if scales(node):
             one, other = (moved(graph, v) for v in node.inputs)
             if one is other and not one.is_one:

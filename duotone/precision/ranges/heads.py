@@ -28,9 +28,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
-_SATURATES = frozenset({Trait.SATURATES})
-_COMPARES = frozenset({Trait.SUBTRACTS, Trait.DECIDES})
-_CARRIES = frozenset({Trait.CARRIES})
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
@@ -47,10 +44,9 @@ def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
         The reasons in words, by index of the node.
     """
     search = _Search(graph, classes)
-    saturating = (node.index for node in graph.having(_SATURATES) if search.is_saturating(node))
-    return dict.fromkeys(search.before_differences(), _DIFFERENCE) | dict.fromkeys(
-        saturating, _LIMIT
-    )
+    reasons = dict.fromkeys(search.before_differences(), _DIFFERENCE)
+    saturating = filter(search.is_saturating, graph.having(Trait.SATURATES))
+    return reasons | {node.index: _LIMIT for node in saturating}
 
 
 class _Search(Dots):
@@ -74,7 +70,7 @@ class _Search(Dots):
         """Returns the heads that compute the operands of differences and of decisions."""
         queue = [
             value
-            for node in self.graph.having(_COMPARES)
+            for node in self.graph.having(Trait.SUBTRACTS, Trait.DECIDES)
             if self._compares(node) or self._orders(node)
             for value in node.inputs
         ]
@@ -242,7 +238,7 @@ class _Search(Dots):
     @functools.cached_property
     def _carried(self) -> dict[int, int]:
         """The size of the largest value with which arithmetic alone leads to a next iteration."""
-        carries = self.graph.having(_CARRIES)
+        carries = self.graph.having(Trait.CARRIES)
         found = {node.inputs[1]: self._size(node.inputs[1]) for node in carries}
         for node in reversed(self.graph.nodes if carries else ()):
             if node.index not in self._bits and not found.keys().isdisjoint(node.outputs):

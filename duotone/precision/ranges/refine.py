@@ -54,9 +54,6 @@ _LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
 """Traits of operations that are on the deny list because of the range of their results, as sums of
 few terms are. The others need the digits of their operands (a pole, a series), or sum up many
 terms."""
-_SATURATES = frozenset({Trait.SATURATES})
-_POWERS = frozenset({Trait.POWER})
-_PRODUCTS = frozenset({Trait.MULTIPLIES})
 _SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
 _CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
 _NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
@@ -84,9 +81,8 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     denied |= dict.fromkeys(decays_near_constants(graph, classes, decays), _CANCELS_REASON)
     denied |= find_heads(graph, classes)
     classes = classes.with_denied(denied, Rule.CANCELLATION, Taint.DOMINANT)
-    saturating = [
-        node for node in graph.having(_SATURATES) if classes.nodes[node.index].kind is Kind.INFER
-    ]
+    nodes = graph.having(Trait.SATURATES)
+    saturating = [node for node in nodes if classes.nodes[node.index].kind is Kind.INFER]
     if not saturating:
         return classes
     sensitive = find_sensitive(graph, classes, background.ranges, POLES, decays)
@@ -116,7 +112,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     touched = (*ranges.unit, *ranges.measured)
     candidates = {graph.values[v].producer for v in touched if _fits(v, ranges, half)} - {-1}
     if half.name == "bfloat16":
-        candidates.update(node.index for node in graph.having(_POWERS))
+        candidates.update(node.index for node in graph.having(Trait.POWER))
     candidates = {
         index
         for index in candidates
@@ -209,7 +205,7 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     is only one of many terms with that much error.
     """
     found: set[int] = set()
-    suspects = graph.having(_CANCELS)
+    suspects = graph.having(*_CANCELS)
     cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
     queue = [value for node in cancel for value in node.inputs]
     while queue:
@@ -281,7 +277,7 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
                     _deny_node(changed, classes, node, rule, read, False)
     classes = classes.with_changed(changed)
     if half.name == "float16":
-        products = graph.having(_PRODUCTS)
+        products = graph.having(Trait.MULTIPLIES)
         squares = (node.index for node in products if _is_scaled_square(node, graph))
         classes = classes.with_denied(dict.fromkeys(squares, _SQUARE_REASON), Rule.OVERFLOW)
     return keep_dots_of_large(classes, background)

@@ -21,8 +21,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.displacements import Exact
 
-_SINES = frozenset({Trait.SINE})
-_PASSED = frozenset({Trait.CARRIES, Trait.ITERATES})
 _SHIFTS = frozenset(
     {Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.UNDESCRIBED}
 )
@@ -41,7 +39,7 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         outer products.
     """
     values, found, factors, seen = graph.values, set[int](), list[int](), set[int]()
-    queue = [v for node in graph.having(_SINES) for v in node.inputs]
+    queue = [v for node in graph.having(Trait.SINE) for v in node.inputs]
     after = _after_dots(graph, classes) if queue else set[int]()
     while queue:
         value = values[queue.pop()]
@@ -69,5 +67,5 @@ def _is_outer(graph: Graph, node: Node) -> bool:
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
     """Returns the values that follow from dots, or that a loop passes to its iterations."""
-    passed = (node.index for node in graph.having(_PASSED))
+    passed = (node.index for node in graph.having(Trait.CARRIES, Trait.ITERATES))
     return following(graph, classes.allowed.union(passed))

@@ -152,7 +152,7 @@ class BoundedLogs(Dots):
     @functools.cached_property
     def _made(self) -> set[int]:
         """The values that follow from dots, or may do so."""
-        unknown = (node.index for node in self.graph.having(_UNKNOWN))
+        unknown = (node.index for node in self.graph.having(*_UNKNOWN))
         return following(self.graph, self.classes.dots(self.graph).union(unknown))
 
 

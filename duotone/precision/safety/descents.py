@@ -23,7 +23,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
-_ADDS = frozenset({Trait.ADDS})
 _SUMS = 8
 """How many sums of one step are looked at, at most."""
 
@@ -40,7 +39,7 @@ def find_steps(graph: Graph, classes: Classes) -> dict[int, set[int]]:
     """
     search = _Search(graph, classes)
     found: dict[int, set[int]] = {}
-    for node in graph.having(_ADDS):
+    for node in graph.having(Trait.ADDS):
         if search.goes_on(node):
             sums, terms = search.terms(node)
             weights = filter(search.may_descend, search.weights(terms))

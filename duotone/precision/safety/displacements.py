@@ -40,8 +40,7 @@ _PASSES = frozenset(
         Trait.UNDESCRIBED,
     }
 )
-_ADDS, _CARRIES = Trait.ADDS, frozenset({Trait.CARRIES})
-_DIFFERENCES = frozenset({Trait.ADDS, Trait.SUBTRACTS})
+_ADDS = Trait.ADDS  # bound once: this is hot
 _STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
 
 
@@ -52,13 +51,13 @@ def find_displaced(graph: Graph, exact: Exact) -> set[int]:
         graph: the program.
         exact: its values that have float32's digits.
     """
-    nodes = graph.having(_DIFFERENCES) if exact.sums else ()
+    nodes = graph.having(Trait.ADDS, Trait.SUBTRACTS) if exact.sums else ()
     return exact.sums_before(v for node in nodes for v in exact.subtracted(node))
 
 
 def after_half_dots(graph: Graph, classes: Classes) -> set[int]:
     """Returns the values that follow from a half dot, also in the next iteration of a loop."""
-    found, carries = set[int](), graph.having(_CARRIES)
+    found, carries = set[int](), graph.having(Trait.CARRIES)
     while True:
         found = following(graph, classes.allowed, values=found)
         if all(found.isdisjoint(node.inputs) or found.issuperset(node.outputs) for node in carries):
@@ -76,7 +75,7 @@ class Exact:
     def __init__(self, graph: Graph, after: set[int]) -> None:
         self._graph, self._after = graph, after
         before = {v.index for v in graph.values if v.index not in after and _varies(v)}
-        carries = [n for n in graph.having(_CARRIES) if self._may_carry(n, before)]
+        carries = [n for n in graph.having(Trait.CARRIES) if self._may_carry(n, before)]
         self.exact = before
         while self._after:
             self.exact = self._forward(before, carries)

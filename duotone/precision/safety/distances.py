@@ -54,8 +54,6 @@ _STENCIL = "multiplies with a constant whose elements add up to 0: a difference 
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
-_MAY_SUM = _SUMS | {Trait.CONTRACTS}
-_ADDITIONS = frozenset({Trait.ADDS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
 
 
@@ -72,7 +70,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
-    sums = (node.index for node in graph.having(_ADDITIONS))
+    sums = (node.index for node in graph.having(_ADDS))
     for index in sorted(classes.dots(graph).union(sums)):
         node = graph.nodes[index]
         if classes.is_dot(node) and search.is_of_distances(node):
@@ -123,7 +121,7 @@ class _Search(Dots):
     @functools.cached_property
     def _squares(self) -> set[int]:
         """The values whose squares some node sums."""
-        nodes = self.graph.having(_MAY_SUM)
+        nodes = self.graph.having(_CONTRACTS, *_SUMS)
         return set[int]().union(*(self._squared_by(node) or () for node in nodes))
 
     def _squared_by(self, node: Node) -> set[int] | None:

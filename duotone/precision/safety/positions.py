@@ -79,7 +79,6 @@ _KEEP_COUNTS = frozenset(
 )
 _MAKE_FEATURES = frozenset({Trait.CONTRACTS, Trait.NORMALIZES})
 _ADDS = frozenset({Trait.ADDS, Trait.ADDS_INTO})
-_MAY_ROUND = frozenset({Trait.CONVERTS, Trait.ROUNDS})
 _ERROR = 1 / 32
 """The rounding error near a number from which half is too coarse for values of scale 1."""
 _FULL_EPSILON = 2.0**-23
@@ -141,7 +140,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
 def _candidates(graph: Graph, classes: Classes, counts: set[int]) -> list[Node]:
     """Returns the nodes that read counts, and all dots and additions."""
     found = {reader for value in counts for reader, _ in graph.consumers[value]}
-    found.update(node.index for node in graph.having(_ADDS))
+    found.update(node.index for node in graph.having(*_ADDS))
     found |= classes.allowed
     return [graph.nodes[index] for index in sorted(found)]
 
@@ -308,7 +307,7 @@ class _Counts:
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
     """Returns the arithmetic between the last dot and a rounding to integers."""
-    rounding = (node for node in graph.having(_MAY_ROUND) if _rounds(node, graph))
+    rounding = (node for node in graph.having(_CONVERTS, _ROUNDS) if _rounds(node, graph))
     rounded = [v for node in rounding for v in node.inputs]
     return _arithmetic_before(rounded, graph, classes, plain, sampled=False)
 

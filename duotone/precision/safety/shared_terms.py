@@ -32,8 +32,6 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
-_ADDS = frozenset({Trait.ADDS})
-_DIFFERENCES = frozenset({Trait.ADDS, Trait.SUBTRACTS})
 _PASSES = frozenset({Trait.MOVES, Trait.CHOOSES, Trait.KEEPS, Trait.COMMUTES})
 _FUNCTIONS = frozenset({Trait.KEEPS_NAN, Trait.RAISES, Trait.BOUNDS})
 _LARGEST = 2.0**20
@@ -51,7 +49,7 @@ def find_shared(graph: Graph, classes: Classes, after: set[int]) -> set[int]:
     terms, arguments = (_Terms(graph, classes, after, functions=own) for own in (False, True))
     shifted = _shifted(graph, terms)
     denied = set[int]()
-    for node in graph.having(_DIFFERENCES):
+    for node in graph.having(Trait.ADDS, Trait.SUBTRACTS):
         if after.isdisjoint(node.outputs) or not subtracts(graph, node) or len(node.inputs) != 2:
             continue
         one, other = node.inputs
@@ -93,7 +91,7 @@ def _shifted(graph: Graph, terms: _Terms) -> set[int]:
     found = set[int]()
     shifts = {
         node.index
-        for node in graph.having(_ADDS)
+        for node in graph.having(Trait.ADDS)
         if any(_is_shift(graph, value) for value in node.inputs)
     }
     for node in graph.nodes if shifts else ():

@@ -54,7 +54,6 @@ _DOWNSTREAM = "multiplies the result of a factorisation or a solve: large terms 
 _PARTNER = "is multiplied with or added to the result of a factorisation or a solve; may cancel"
 _GRADIENT = "multiplies a value downstream of a solve with its operands: a gradient that may cancel"
 _CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
-_CARRIES = frozenset({Trait.CARRIES})
 _WEIGHTS = SCALES | {Trait.CHOOSES, Trait.ADDS}
 _LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.LINEAR, Trait.UNDESCRIBED})
 """Traits of linear operations. An undescribed operation may be linear, so no walk ends there."""
@@ -118,7 +117,7 @@ class _Walks:
         self._streams = _streams(graph, classes)
         arguments = (value for value in graph.inputs if graph.values[value].paintable)
         # States of loops may follow from dots.
-        states = (node for node in graph.having(_CARRIES) if self._is_changed(node))
+        states = (node for node in graph.having(Trait.CARRIES) if self._is_changed(node))
         begins = classes.allowed.union(node.index for node in states)
         self.data = following(graph, begins, values=arguments)
 
