@@ -26,6 +26,7 @@ import enum
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -303,7 +304,7 @@ class Graph:
         found = self._having.get(traits)
         if found is None:
             groups = [nodes for own, nodes in self._alike.items() if not own.isdisjoint(traits)]
-            found = sorted(itertools.chain(*groups), key=lambda node: node.index)
+            found = sorted(itertools.chain(*groups), key=operator.attrgetter("index"))
             self._having[traits] = found
         return found
 

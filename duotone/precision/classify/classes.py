@@ -170,7 +170,8 @@ def classify(
         key = (node.op, node.list_key, names(node) if pins.full or pins.half else (), node.region)
         if key not in cache:
             cache[key] = _class_by_name(node, lists, pinned, force_all)
-        found.append(_with_constants(node, cache[key], graph, half))
+        by_name, constants = cache[key], graph.constants.get(node.index)
+        found.append(_with_constants(node, by_name, constants, half) if constants else by_name)
     return Classes(tuple(found), half)
 
 
@@ -223,7 +224,9 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
 _DECIDED = (Kind.DENY, Kind.UNLISTED)
 
 
-def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
+def _with_constants(
+    node: Node, found: NodeClass, constants: Sequence[tuple[int, Magnitude]], half: HalfType
+) -> NodeClass:
     """Denies a node that computes with a constant that half cannot represent.
 
     A constant that is too large denies, since the result may not fit either. A clear operation
@@ -236,7 +239,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """
     if found.pin is not None or found.kind in _DECIDED:
         return found
-    for slot, magnitude in graph.constants.get(node.index, ()):
+    for slot, magnitude in constants:
         divisor = Trait.DIVIDES in node.traits and slot == 1
         if _is_too_large(node, found.kind, magnitude, half):
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE

@@ -62,7 +62,7 @@ class Canvas:
         self.classes = classes
         self.consumers = graph.consumers
         self._fixed = graph.fixed_storage
-        self._kinds = [found.kind for found in classes.nodes]
+        self._kinds = [found.entry.kind for found in classes.nodes]
         self.compute = [Paint.FULL] * len(graph.nodes)
         self.store: list[Paint | None] = [None] * len(graph.nodes)
         self.rules: list[Rule | None] = [None] * len(graph.nodes)
