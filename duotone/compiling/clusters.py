@@ -90,13 +90,12 @@ def clusters(
         ArgumentTypeError: ``fn`` is not callable.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from duotone.compiling.clusters import clusters
+        >>> import jax.numpy as jnp, duotone
         >>> def unrolled(x):
         ...     for _ in range(100):
         ...         x = x - 0.1 * jnp.sin(x)
         ...     return x
-        >>> seen = clusters(unrolled, jnp.ones(3))
+        >>> seen = duotone.clusters(unrolled, jnp.ones(3))
         >>> seen.operations, seen.operations_rolled, seen.lines[0].copies
         (300, 3, 100)
     """

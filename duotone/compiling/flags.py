@@ -214,7 +214,8 @@ def check_xla_flags(text: str | None = None) -> None:
             nearest known one.
 
     Example:
-        >>> check_xla_flags("")
+        >>> import duotone
+        >>> duotone.check_xla_flags("")
     """
     text = os.environ.get("XLA_FLAGS", "") if text is None else text
     check_string("check_xla_flags", "text", text)

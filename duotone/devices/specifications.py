@@ -232,6 +232,7 @@ def find_target(name: str | Target) -> Target:
         UnknownTargetError: there is no such target; the message lists all and the nearest.
 
     Example:
+        >>> from duotone.devices import find_target
         >>> find_target("H200").capability
         '9.0'
     """

@@ -107,11 +107,12 @@ def rewrite(
 
     Example:
         >>> from onnx import parser
+        >>> import duotone.onnx
         >>> model = parser.parse_model('''
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[2, 8] x, float[8, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
         ... ''')
-        >>> [node.op_type for node in rewrite(model).model.graph.node]
+        >>> [node.op_type for node in duotone.onnx.rewrite(model).model.graph.node]
         ['Cast', 'Cast', 'MatMul', 'Cast']
     """
     on_stage("reading")

@@ -63,7 +63,7 @@ def compare(
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
         ... ''')
-        >>> compare(model, duotone.onnx.rewrite(model).model).error < 1e-3
+        >>> duotone.onnx.compare(model, duotone.onnx.rewrite(model).model).error < 1e-3
         True
     """
     one, other = files.read(first), files.read(second)

@@ -104,7 +104,8 @@ def check_range(model: Any, done: Rewritten) -> RangeCheck:
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[1, 800] x, float[800, 8] w) => (float[1, 8] y) { y = MatMul(x, w) }
         ... ''')
-        >>> check_range(model, duotone.onnx.rewrite(model)).outside[32767]
+        >>> done = duotone.onnx.rewrite(model)
+        >>> duotone.onnx.check_range(model, done).outside[32767]
         ('MatMul y',)
     """
     if not isinstance(done, Rewritten):

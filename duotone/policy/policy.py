@@ -114,7 +114,9 @@ class Policy:
         PolicyTypeError: A value of the wrong type, or an unknown field; also a TypeError.
 
     Example:
-        >>> print((policy := Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])).describe())
+        >>> from duotone import Policy
+        >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
+        >>> print(policy.describe())
         policy: deny list + logistic; keeps full */attention/*
         >>> policy == Policy(keep_full=("*/attention/*",), deny_add=("logistic",))
         True
@@ -236,6 +238,7 @@ class Policy:
             PolicyError: The merged edits contradict each other.
 
         Example:
+            >>> from duotone import Policy
             >>> environ = {"DUOTONE_DENYLIST_ADD": "tanh", "DUOTONE_LEVEL": "TENSOR_CORES_ONLY"}
             >>> policy = Policy(level="TREAT_INFER_AS_DENY").merged_with_environment(environ)
             >>> policy.level, sorted(policy.deny_add)
@@ -301,6 +304,7 @@ class Policy:
                 which variable), and what was probably meant.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy(deny_add={"exp"}).check_names(["exp", "log"])
         """
         if not any(getattr(self, field) for field in LIST_FIELDS):
@@ -332,6 +336,7 @@ class Policy:
             PolicyError: A name is not a field, or a value is not accepted.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
             True
         """
@@ -343,6 +348,7 @@ class Policy:
         """Returns all that differs from the defaults, on one line, for logs.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy().describe()
             'policy: all defaults'
             >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()

@@ -169,8 +169,8 @@ class DynamicLossScale(LossScale):
             one value is passed under both of its names.
 
     Example:
-        >>> from duotone.scale import DynamicLossScale
-        >>> state = DynamicLossScale(1024, growth_interval=2)
+        >>> import duotone
+        >>> state = duotone.DynamicLossScale(1024, growth_interval=2)
         >>> float(state.adjust(False).value)
         512.0
         >>> float(state.adjust(True).value), float(state.adjust(True).adjust(True).value)
@@ -244,8 +244,8 @@ class DynamicLossScale(LossScale):
             The loss scale to adjust; unchanged except in these two cases.
 
         Example:
-            >>> from duotone.scale import DynamicLossScale
-            >>> float(DynamicLossScale().fitted_to(1e4, False).adjust(False).value)
+            >>> import duotone
+            >>> float(duotone.DynamicLossScale().fitted_to(1e4, False).adjust(False).value)
             1024.0
         """
         finite = check_predicate(grads_finite, "grads_finite")
@@ -289,8 +289,8 @@ class FixedLossScale(LossScale):
         ArgumentError: `constant` is out of range.
 
     Example:
-        >>> from duotone.scale import FixedLossScale
-        >>> state = FixedLossScale(128).adjust(False)
+        >>> import duotone
+        >>> state = duotone.FixedLossScale(128).adjust(False)
         >>> float(state.value), int(state.skipped)
         (128.0, 1)
     """
@@ -336,8 +336,8 @@ class NoLossScale(LossScale):
         skipped: the total number of steps that were not finite, ``int32[]``.
 
     Example:
-        >>> from duotone.scale import NoLossScale
-        >>> float(NoLossScale().value), float(NoLossScale().scale(3.0))
+        >>> import duotone
+        >>> float(duotone.NoLossScale().value), float(duotone.NoLossScale().scale(3.0))
         (1.0, 3.0)
     """
 

@@ -48,6 +48,7 @@ class Device:
         ArgumentError: a value of the wrong kind.
 
     Example:
+        >>> from duotone.tensorflow import Device
         >>> Device("gpu", compute_capability=(9, 0)).resolve("float16").type
         'gpu'
     """

@@ -372,9 +372,8 @@ def enable(
             the loss already; a value out of range.
 
     Example:
-        >>> import keras
-        >>> from duotone.adapters.keras import enable
-        >>> optimizer = enable(keras.optimizers.SGD(0.1), dtype="float16")
+        >>> import keras, duotone.keras
+        >>> optimizer = duotone.keras.enable(keras.optimizers.SGD(0.1), dtype="float16")
         >>> optimizer.metrics()["loss_scale"]
         32768.0
 

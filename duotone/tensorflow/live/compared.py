@@ -98,7 +98,8 @@ def compare_last() -> LiveComparison:
             too large to keep.
 
     Example:
-        >>> compare_last()
+        >>> import duotone.tensorflow
+        >>> duotone.tensorflow.compare_last()
         Traceback (most recent call last):
         duotone.errors.ArgumentError: compare_last: no graph was rewritten ...
     """
