@@ -101,6 +101,10 @@ class Exported(_Folder):
 
         Returns:
             The results of the function.
+
+        Raises:
+            ValueError: JAX's, if the arguments have another structure, shape or dtype.
+            ArgumentError: the installed JAX cannot read the program.
         """
         asked = self.description.get("compiler_options", False)
         with_options = asked and may_have_options(jax.tree.leaves((args, kwargs)))

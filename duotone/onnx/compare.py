@@ -51,8 +51,9 @@ def compare(
         NaN, or another shape.
 
     Raises:
+        ArgumentTypeError: a model, the seed or the shapes have the wrong type.
         ArgumentError: the two have different results, or no inputs are found that the first runs
-            with.
+            with; name shapes or pass data.
         OnnxError: a model is damaged, or ONNX Runtime cannot run it.
         MissingExtraError: there is no ONNX Runtime.
 

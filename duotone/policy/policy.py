@@ -5,10 +5,6 @@ cache key. Only :meth:`Policy.merged_with_environment` reads these options from 
 (``duotone/policy/switches.py`` reads the variables that switch duotone on). A new option is a field
 here with a check, a phrase in ``describe`` and a row in ``duotone/policy/environment.py`` if it can
 be set from outside.
-
-A contradiction or a bad value raises :class:`~duotone.errors.PolicyError` when the policy is made,
-or :class:`~duotone.errors.EnvironmentVariableError` when the environment is merged. An unknown
-operation raises :class:`~duotone.errors.UnknownOperationError` when a program is painted.
 """
 
 from __future__ import annotations
@@ -112,6 +108,8 @@ class Policy:
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
         PolicyTypeError: A value of the wrong type, or an unknown field; also a TypeError.
+        UnknownOperationError: When a program is painted: a list names an operation that the
+            front end does not know.
 
     Example:
         >>> from duotone import Policy
@@ -333,7 +331,7 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: A name is not a field, or a value is not accepted.
+            PolicyError, PolicyTypeError: as for a new policy.
 
         Example:
             >>> from duotone import Policy

@@ -99,6 +99,9 @@ class Profile(Viewed):
     def finish(self, more_notes: Sequence[str] = ()) -> None:
         """Ends the trace, reads it, and writes the profile.
 
+        Args:
+            more_notes: lines to add to the notes of the record.
+
         Raises:
             WriteError: the file system refuses a file; the trace file stays.
         """

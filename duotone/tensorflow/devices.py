@@ -76,7 +76,11 @@ class Device:
             check_whole("Device", "compute_capability", number, 0)
 
     def resolve(self, dtype: str) -> Device:
-        """Returns this device with a definite type."""
+        """Returns this device with a definite type.
+
+        Args:
+            dtype: the half type, ``"float16"`` or ``"bfloat16"``.
+        """
         if self.type is not None:
             return self
         return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")

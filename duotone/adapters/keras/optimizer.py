@@ -198,7 +198,11 @@ class LossScaleOptimizer(WrappedBase, InnerSettings, keras.optimizers.LossScaleO
         return {**reading.metrics(), "dtype": self.half or "float32"}
 
     def scale_in_use(self, value: Any) -> float | None:
-        """Returns the loss scale, given the value of a dynamic one; None if nothing is scaled."""
+        """Returns the loss scale; None if nothing is scaled.
+
+        Args:
+            value: the value of a dynamic loss scale; others do not read it.
+        """
         loss_scale = settings.loss_scale_of(self._chosen, self.half)
         if isinstance(loss_scale, NoLossScale):
             return None

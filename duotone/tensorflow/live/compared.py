@@ -49,7 +49,11 @@ class LiveComparison:
         return dict(sorted(found.items(), key=lambda one: (-abs(one[1][0] - one[1][1]), one[0])))
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Returns the figures as JSON."""
+        """Returns the figures as JSON.
+
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+        """
         return json.dumps(dataclasses.asdict(self), indent=indent)
 
     def __str__(self) -> str:
