@@ -52,7 +52,7 @@ class ValueDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """The result of ``duotone.onnx.compare`` and ``duotone.tensorflow.compare``.
+    """The result of ``duotone.onnx.compare``, ``duotone.tensorflow.compare`` and ``compare_step``.
 
     Attributes:
         outputs: the results.
