@@ -129,8 +129,10 @@ def autocast(
             weights; ``weights`` holds no array.
         UnknownOperationError, RangeError, CalibrationError: on a call: the lists, the ranges or
             the calibration of the policy do not fit the function.
-        OutputError, LeakedTracerError: on a call: ``fn`` returns something other than arrays, or
-            a traced value leaves it in another way.
+        OutputError: on a call: ``fn`` returns a generator, a coroutine, or an object that only
+            converts to an array.
+        LeakedTracerError: on a call: ``fn`` uses a traced value of another call, or returns one in
+            an object that JAX does not flatten.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
