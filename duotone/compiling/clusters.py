@@ -87,7 +87,7 @@ def clusters(
         A record; print it.
 
     Raises:
-        ArgumentTypeError: ``fn`` is not callable.
+        ArgumentTypeError: ``fn`` is not callable, or ``compile`` is neither True nor False.
 
     Example:
         >>> import jax.numpy as jnp, duotone

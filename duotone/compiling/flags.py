@@ -210,6 +210,7 @@ def check_xla_flags(text: str | None = None) -> None:
         text: the flags; the value of ``XLA_FLAGS`` if omitted.
 
     Raises:
+        ArgumentTypeError: ``text`` is not a string.
         EnvironmentVariableError: XLA does not accept them; the message names the flag and the
             nearest known one.
 

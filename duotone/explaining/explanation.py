@@ -42,7 +42,8 @@ class Explanation(Viewed, Record):
             most: keeps at most this many operations, those with the most bytes.
 
         Raises:
-            ArgumentError: there is no such rule, or nothing matches.
+            ArgumentTypeError: an argument has the wrong type.
+            ArgumentError: there is no such rule, nothing matches, or ``most`` is below 0.
 
         Example:
             >>> import jax, jax.numpy as jnp, duotone

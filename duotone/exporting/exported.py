@@ -228,6 +228,7 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
         :class:`ExportedSavedModel` for a SavedModel.
 
     Raises:
+        ArgumentTypeError: ``path`` is not a path.
         ArgumentError: there is no such folder, a file is missing or was changed, or a later
             version of duotone wrote it.
 

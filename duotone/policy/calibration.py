@@ -116,6 +116,7 @@ class Calibration:
             path: the file, in an existing folder. An existing file is replaced.
 
         Raises:
+            ArgumentTypeError: ``path`` is not a path.
             CalibrationError: the folder does not exist, or ``path`` is a folder.
             WriteError: the file system refuses the file (a full disk, a name that is too long).
         """
@@ -152,6 +153,7 @@ class Calibration:
             An equal record.
 
         Raises:
+            ArgumentTypeError: ``path`` is not a path.
             CalibrationError: there is no such file, or it contains something else.
         """
         file = path_of("Calibration.load", "path", path)

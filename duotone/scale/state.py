@@ -103,7 +103,7 @@ class LossScale(abc.ABC):
 
         Args:
             grads_finite: ``bool[]``, whether every gradient of this step was finite. It must be
-                the same on all devices (see :func:`duotone.scale.all_finite`).
+                the same on all devices (see :func:`duotone.all_finite`).
 
         Returns:
             A new loss scale of the same structure.

@@ -45,7 +45,8 @@ class Device:
             ``1000 * major + 100 * minor``.
 
     Raises:
-        ArgumentError: a value of the wrong kind.
+        ArgumentError: there is no such type, or the capability is not two whole numbers.
+        ArgumentTypeError: a version is not a whole number.
 
     Example:
         >>> from duotone.tensorflow import Device

@@ -41,7 +41,12 @@ def enable_everywhere(
 
     Raises:
         ArgumentTypeError, ArgumentError: `dtype` is not a half type, or `loss_scale` not a loss
-            scale, or Keras does not run on JAX.
+            scale, a switch is neither True nor False, or Keras does not run on JAX.
+
+    Example:
+        >>> import duotone.keras
+        >>> duotone.keras.enable_everywhere(rewrite=True, loss_scaling=True, dtype="bfloat16")
+        >>> duotone.keras.enable_everywhere(rewrite=False, loss_scaling=False)
     """
     keras_checks.check_backend()
     check_switch(_NAME, "rewrite", rewrite)
