@@ -2,8 +2,10 @@
 
 Each message names the problem, its location (the operation and, if known, the user's source line)
 and the remedy. :class:`DuotoneError` is the base of all of them. Each class is also a built-in
-error (``TypeError``, ``ValueError``), so code that does not know duotone can catch it. Messages use
-:func:`shown` and :func:`way_out`.
+error (``TypeError``, ``ValueError``), so code that does not know duotone can catch it.
+
+``LeakedTracerError`` is raised if a traced value left a function other than by its return value; it
+is also JAX's ``UnexpectedTracerError``.
 """
 
 from __future__ import annotations

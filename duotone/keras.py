@@ -1,7 +1,6 @@
-"""Keras 3: the public names.
+"""Mixed precision for Keras 3, on JAX and on TensorFlow. See ``docs/keras.md``.
 
-The code is in ``duotone.adapters.keras``, and that for TensorFlow in
-``duotone.adapters.tensorflow``::
+One line is enough for ``fit``, ``evaluate`` and ``predict``::
 
     optimizer = duotone.enable_mixed_precision_graph_rewrite(keras.optimizers.Adam(1e-3))
     model.compile(optimizer=optimizer, loss="mse")
@@ -20,7 +19,12 @@ import keras as _keras
 
 from duotone.adapters.keras_callback import LossScaleCallback
 
-if TYPE_CHECKING or _keras.backend.backend() != "tensorflow":
+if not TYPE_CHECKING and _keras.backend.backend() == "tensorflow":
+    from duotone.adapters import keras_checks as _checks
+    from duotone.adapters.tensorflow.keras import LossScaleOptimizer, enable
+
+    __getattr__ = _checks.only_on_jax
+else:  # the names that type checkers and the reference show
     from duotone.adapters.keras import (
         LossScaleOptimizer,
         autocast,
@@ -29,11 +33,6 @@ if TYPE_CHECKING or _keras.backend.backend() != "tensorflow":
         enable,
         enable_everywhere,
     )
-else:
-    from duotone.adapters import keras_checks as _checks
-    from duotone.adapters.tensorflow.keras import LossScaleOptimizer, enable
-
-    __getattr__ = _checks.only_on_jax
 
 __all__ = [
     "LossScaleCallback",

@@ -30,7 +30,7 @@ def _mend(obj: griffe.Object) -> None:
     if obj.docstring is not None:
         text = re.sub(r"^( *)Example:$", r"\1Examples:", obj.docstring.value, flags=re.M)
         text = re.sub(r"^ *::$", "", text, flags=re.M)
-        text = re.sub(r"(?<=\w)::$", ":", text, flags=re.M)
+        text = re.sub(r"(?<=[\w`)])::$", ":", text, flags=re.M)
         obj.docstring.value = ROLE.sub(lambda role: _link(obj, role), text)
     for member in obj.members.values():
         if isinstance(member, griffe.Object):  # an alias is mended where it is defined

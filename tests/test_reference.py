@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import doctest
 import importlib
 import importlib.util
 import inspect
@@ -11,6 +14,7 @@ import runpy
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duotone
 
@@ -34,6 +38,35 @@ def test_every_public_name_is_in_the_reference():
 def test_every_name_in_the_reference_exists():
     for name in NAMED.findall((ROOT / "docs" / "reference.md").read_text()):
         assert found(name) is not None, name
+
+
+def test_modules_of_the_reference_list_their_names():
+    """The page shows imported names only if ``__all__`` has them."""
+    for name in NAMED.findall((ROOT / "docs" / "reference.md").read_text()):
+        thing = found(name)
+        assert not inspect.ismodule(thing) or name == "duotone.errors" or thing.__all__
+
+
+def test_arguments_of_public_names_are_described():
+    wrong = []
+    for name, function in public_functions():
+        section = re.search(r"^Args:\n((?:(?: .*)?\n)*)", f"{inspect.getdoc(function)}\n", re.M)
+        lines = re.findall(r"^    (\*{0,2}[a-z]\w*): ", section[1] if section else "", re.M)
+        if lines != parameters(function):
+            wrong.append(f"{name} takes {parameters(function)} and describes {lines}")
+    assert not wrong
+
+
+def test_examples_of_public_names_import_what_they_use():
+    """A reader copies an example without the module in which it stands."""
+    wrong = []
+    for name, public in public_objects():
+        members = list(vars(public).values()) if inspect.isclass(public) else []
+        for text in [inspect.getdoc(member) or "" for member in (public, *members)]:
+            examples = doctest.DocTestParser().get_examples(text)
+            if missing := unbound("".join(example.source for example in examples)):
+                wrong.append(f"{name}: {sorted(missing)}")
+    assert not wrong
 
 
 def test_names_in_docstrings_exist():
@@ -101,6 +134,53 @@ def inside(module: types.ModuleType, holder: type | None, name: str) -> bool:
         if scope is not None and (hasattr(scope, first) or first in annotated(scope)):
             return not rest or reached(getattr(scope, first, None), rest) is not None
     return False
+
+
+def public_objects() -> Iterator[tuple[str, Any]]:
+    """The functions and classes of the reference, with their names."""
+    for name in NAMED.findall((ROOT / "docs" / "reference.md").read_text()):
+        thing: Any = found(name)
+        named = inspect.ismodule(thing) and name != "duotone.errors"
+        yield from ((one, getattr(thing, one)) for one in (thing.__all__ if named else ()))
+        if not named:
+            yield name, thing
+
+
+def public_functions() -> Iterator[tuple[str, types.FunctionType]]:
+    """The functions of the reference, and the methods of duotone's own that its classes have."""
+    for name, public in public_objects():
+        if inspect.isfunction(public):
+            yield name, public
+        bases = getattr(public, "__mro__", ())[1:]
+        for key, member in vars(public).items() if inspect.isclass(public) else ():
+            function = getattr(member, "__func__", member)
+            ours = inspect.isfunction(function) and function.__module__.startswith("duotone.")
+            inherited = any(hasattr(base, key) for base in bases)
+            if ours and not key.startswith("_") and not inherited:
+                yield f"{public.__name__}.{key}", function
+
+
+def parameters(function: types.FunctionType) -> list[str]:
+    """The names of arguments as a docstring writes them."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    given = inspect.signature(function).parameters.values()
+    return [stars.get(p.kind, "") + p.name for p in given if p.name not in ("self", "cls")]
+
+
+def unbound(source: str) -> set[str]:
+    """Names that a program reads and nowhere sets."""
+    nodes = list(ast.walk(ast.parse(source)))
+    bound = set(dir(builtins))
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+    return {node.id for node in nodes if isinstance(node, ast.Name)} - bound
 
 
 def annotated(scope: object) -> set[str]:

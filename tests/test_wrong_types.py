@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import optax
 import pytest
 
 import duotone
+from duotone.devices import find_target
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
 from duotone.tensorflow.protos import new_graph
 
@@ -77,6 +79,7 @@ PATHS: dict[str, Callable[[Any], Any]] = {
     "from_file": duotone.Policy.from_file,
     "load": duotone.Calibration.load,
     "save": lambda path: duotone.calibrate(loss, [X]).save(path),
+    "to_tensorboard": lambda path: explained().to_tensorboard(path),
     "to_model_explorer": lambda path: explained().to_model_explorer(path),
     "export": lambda path: duotone.export(loss, X, path=path),
     "read_export": duotone.read_export,
@@ -140,6 +143,18 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "min_seconds": (
         lambda: duotone.use_cache(None, min_seconds="1"),  # pyright: ignore[reportArgumentType]
         "min_seconds is '1'; pass a number of seconds",
+    ),
+    "calls": (
+        lambda: duotone.advise(loss, X, target="h100", calls=[(X,), X]),  # pyright: ignore[reportArgumentType]
+        r"calls\[1\] is an array of float32\[8, 8\]; pass a list with a tuple",
+    ),
+    "platform": (
+        lambda: dataclasses.replace(find_target("h200"), platform="vulkan"),
+        "platform is 'vulkan'; it takes 'cuda', 'tpu', 'cpu'",
+    ),
+    "half": (
+        lambda: dataclasses.replace(find_target("h200"), half="float8"),
+        "half is 'float8'; it takes 'float16', 'bfloat16', None",
     ),
     "graph": (lambda: duotone.tensorflow.rewrite({}), "graph_def is a dict; pass a GraphDef"),
     "fetch": (

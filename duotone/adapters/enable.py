@@ -107,8 +107,8 @@ def enable_mixed_precision_graph_rewrite(
 
     Example:
         >>> import jax.numpy as jnp, optax, duotone
-        >>> from duotone.adapters.enable import enable_mixed_precision_graph_rewrite
-        >>> opt = enable_mixed_precision_graph_rewrite(optax.sgd(0.5), dtype=jnp.float16)
+        >>> opt = optax.sgd(0.5)
+        >>> opt = duotone.enable_mixed_precision_graph_rewrite(opt, dtype=jnp.float16)
         >>> params = {"w": jnp.zeros(2)}
         >>> state = opt.init(params)
         >>> done = opt.minimize(lambda p, x: jnp.sum((p["w"] - x) ** 2), params, state, jnp.ones(2))

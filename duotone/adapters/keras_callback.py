@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from duotone._checks import check_whole
+from duotone._checks import check_whole, path_of
 from duotone.adapters.keras_checks import optimizers_of
 from duotone.errors import ArgumentError
 from duotone.text.scale_log import WARN_AFTER, ScaleLog, StuckAlarm
@@ -65,6 +65,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         writer: Any = None,
     ) -> None:
         super().__init__()
+        logdir = None if logdir is None else path_of(_NAME, "logdir", logdir)
         if logdir is None or writer is not None:
             ScaleLog(_NAME, logdir, writer)  # checks the arguments now
         self._warn_after = check_whole(_NAME, "warn_after", warn_after, 1)
@@ -133,7 +134,7 @@ class LossScaleCallback(keras.callbacks.Callback):
     def _log_of(self, optimizer: Any, count: int) -> ScaleLog:
         logdir = self._logdir
         if logdir is not None and count > 1:
-            logdir = Path(logdir) / optimizer.name  # one TensorBoard run for each
+            logdir = logdir / optimizer.name  # one TensorBoard run for each
         return ScaleLog(_NAME, logdir, self._writer)
 
 

@@ -139,6 +139,11 @@ class TrainState(train_state.TrainState):
 
         Returns:
             The loss, unscaled gradients, whether they are finite, and aux.
+
+        Raises:
+            ArgumentTypeError: ``loss_fn`` is not a function, or returns no floating loss or no
+                pair with ``has_aux``; a parameter is not floating.
+            ArgumentError: the loss is not a scalar.
         """
         return self.tx.compute_gradients(
             loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs
@@ -149,10 +154,18 @@ class TrainState(train_state.TrainState):
     ) -> Calibration:
         """Measures a batch, and paints later steps by it; see ``calibrate`` of the optimizer.
 
-        It takes the arguments of :meth:`compute_gradients`.
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            *args: further arguments of ``loss_fn``: one batch.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
             The measurements on all batches so far; print it for a table.
+
+        Raises:
+            ArgumentError: the optimizer rewrites nothing.
+            CalibrationError: the batch contains NaN.
         """
         return self.tx.calibrate(
             loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs

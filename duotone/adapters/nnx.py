@@ -42,6 +42,8 @@ except ImportError as error:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MADE = "_duotone_nnx"
+"""The attribute of a result of :func:`autocast`: itself, the rewritten function, its objects."""
 TAG = "duotone"
 """The name of the update contexts of this file; for nested calls, Flax keeps a stack of them."""
 
@@ -111,6 +113,7 @@ def autocast(
             _, out = merge_objects(mixed(*pure_args, **pure_kwargs), inner=False)
         return out
 
+    setattr(lifted, _MADE, (lifted, mixed, first))
     return lifted
 
 
@@ -124,14 +127,18 @@ def explain(
     """Calls :func:`duotone.explain` on a function of NNX objects, and changes nothing in them.
 
     Args:
-        fn: the function, not one that :func:`autocast` returned.
+        fn: the function, or the result of :func:`autocast`, whose dtype and policy are then the
+            defaults.
         *args: its arguments.
         dtype: as for :func:`duotone.explain`.
         policy: as for :func:`duotone.explain`.
-        **kwargs: its keyword arguments.
+        **kwargs: its keyword arguments, also ``target`` as for :func:`duotone.explain`.
 
     Returns:
         A record; print it for a table.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.explain`.
 
     Example:
         >>> import jax.numpy as jnp, duotone.nnx
@@ -157,7 +164,8 @@ def blame(
     """Calls :func:`duotone.blame` on a function of NNX objects, and changes nothing in them.
 
     Args:
-        step: the function; it may call rewritten programs, like a step with a wrapped optimizer.
+        step: the function, or the result of :func:`autocast`; it may call rewritten programs, like
+            a step with a wrapped optimizer.
         *args: its arguments.
         dtype: as for :func:`duotone.blame`.
         policy: as for :func:`duotone.blame`.
@@ -165,6 +173,9 @@ def blame(
 
     Returns:
         A record; print it.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.blame`.
 
     Example:
         >>> import jax.numpy as jnp, duotone.nnx
@@ -182,6 +193,9 @@ def blame(
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Returns a function of split objects, and the objects that precede the user's arguments."""
     check_callable("autocast", fn)
+    made, *settings = getattr(fn, _MADE, (None,))
+    if made is fn:  # another wrapper may have copied the attribute
+        return settings[0], settings[1]
     function, first = unbound(fn)
 
     @functools.wraps(fn, updated=())

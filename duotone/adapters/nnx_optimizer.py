@@ -151,7 +151,9 @@ class Optimizer(nnx.Optimizer[M]):
             The loss, unscaled gradients (an ``nnx.State``), whether they are finite, and aux.
 
         Raises:
-            ArgumentTypeError, ArgumentError: as for :func:`duotone.scale.scaled_value_and_grad`.
+            ArgumentTypeError: ``loss_fn`` is not a function, or returns no floating loss or no
+                pair with ``has_aux``.
+            ArgumentError: the loss is not a scalar; devices could disagree and no axis is named.
         """
         before = _values_of((model, unbound(loss_fn)[1], args, kwargs))
         with nnx.update_context(TAG):
@@ -173,8 +175,15 @@ class Optimizer(nnx.Optimizer[M]):
     ) -> Calibration:
         """Measures the values of a training step; later steps are painted by the measurements.
 
-        It takes the arguments of :meth:`minimize` with one batch, and does not change them. Call it
-        before the first step. Further calls with other batches add to the measurements.
+        It does not change its arguments. Call it before the first step. Further calls with other
+        batches add to the measurements.
+
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            model: the model.
+            *args: further arguments of ``loss_fn``: one batch.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
             The measurements on all batches so far; print it for a table.
@@ -254,7 +263,10 @@ class Optimizer(nnx.Optimizer[M]):
             **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
-            The loss, or ``(loss, aux)`` with ``has_aux``.
+            The loss, unscaled, or ``(loss, aux)`` with ``has_aux``.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: as for :meth:`compute_gradients` and :meth:`update`.
         """
         check_mapping("minimize", "extra_args", extra_args)
         out = self.compute_gradients(loss_fn, model, *args, has_aux=has_aux, **kwargs)

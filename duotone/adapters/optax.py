@@ -99,8 +99,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
     Example:
         >>> import jax, jax.numpy as jnp, optax, duotone
-        >>> from duotone.adapters.optax import wrap
-        >>> opt = wrap(optax.sgd(0.5), dtype=jnp.float16)
+        >>> opt = optax.sgd(0.5)
+        >>> opt = duotone.enable_mixed_precision_graph_rewrite(opt, dtype=jnp.float16)
         >>> params = jnp.zeros(2)
         >>> done = opt.minimize(lambda p: jnp.sum((p - 1) ** 2), params, opt.init(params))
         >>> done.params.tolist(), float(done.loss), opt.metrics(done.state)["loss_scale"]
@@ -291,9 +291,9 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             CalibrationError: the batch contains NaN.
 
         Example:
-            >>> import jax.numpy as jnp, optax
-            >>> from duotone.adapters.optax import wrap
-            >>> opt = wrap(optax.sgd(0.5), dtype=jnp.float16)
+            >>> import jax.numpy as jnp, optax, duotone
+            >>> opt = optax.sgd(0.5)
+            >>> opt = duotone.enable_mixed_precision_graph_rewrite(opt, dtype=jnp.float16)
             >>> params = jnp.full(2, 300.0)
             >>> measured = opt.calibrate(lambda p: jnp.sum(p * p), params, opt.init(params))
             >>> [(v.name, v.largest) for v in measured.values if v.largest > 65504][0]

@@ -207,9 +207,12 @@ def _results(forms: Forms) -> Iterator[tuple[str, ...]]:
 
 
 def _tuples(calls: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    if not isinstance(calls, Sequence) or not all(isinstance(call, tuple) for call in calls):
+    wrong = {"calls": calls}
+    if isinstance(calls, Sequence):
+        wrong = {f"calls[{i}]": call for i, call in enumerate(calls) if not isinstance(call, tuple)}
+    for name, value in wrong.items():
         raise ArgumentTypeError(
-            f"advise: calls is {shown(calls)}; pass a list with a tuple of arguments for each call"
+            f"advise: {name} is {shown(value)}; pass a list with a tuple of arguments for each call"
         )
     return [args, *calls]
 

@@ -146,6 +146,9 @@ class BlameRecord:
     def to_json(self, *, indent: int | None = None) -> str:
         """Returns :meth:`to_dict` as JSON; infinities and NaN are texts such as ``"NaN"``.
 
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+
         Example:
             >>> import jax.numpy as jnp, duotone, json
             >>> found = duotone.blame(lambda x: x @ x @ x, jnp.full((8, 8), 3e2), dtype="float16")

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -60,7 +60,8 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     Raises:
         CalibrationError: there is no batch, an argument contains NaN, or the program of ``fn``
             differs between batches (another structure or Python number; other sizes are fine).
-        ArgumentTypeError: ``fn`` is not callable or ``batches`` cannot be iterated over.
+        ArgumentTypeError: ``fn`` is not callable, or ``batches`` is one batch (a dictionary) or
+            cannot be iterated over.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -129,6 +130,10 @@ class Calibrations:
 
 
 def _elements(batches: Iterable[Any]) -> Iterator[Any]:
+    if isinstance(batches, Mapping | str):  # its keys or letters would be the batches
+        raise ArgumentTypeError(
+            f"calibrate: batches is {kind_of(batches)}; pass a list of batches, such as [batch]"
+        )
     try:
         return iter(batches)
     except TypeError as error:

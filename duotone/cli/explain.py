@@ -16,9 +16,9 @@ from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
     PaintTargetOption,
-    ProgramArgument,
     ShapesOption,
     load,
+    program_argument,
     settings,
 )
 
@@ -26,7 +26,7 @@ _HINT = "--rows 20, --where '*/attention/*', --rule taint"
 
 
 def explain(
-    program: ProgramArgument,
+    program: Annotated[str, program_argument(" Or an ONNX model: model.onnx.")],
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
     target: PaintTargetOption = None,

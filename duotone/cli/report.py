@@ -14,10 +14,10 @@ from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
     PaintTargetOption,
-    ProgramArgument,
     ShapesOption,
     load,
     names,
+    program_argument,
     settings,
 )
 from duotone.cli.view import read_record
@@ -25,7 +25,7 @@ from duotone.errors import ArgumentError
 
 
 def report(
-    program: ProgramArgument,
+    program: Annotated[str, program_argument(" Or the JSON of explain --json.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")
     ] = Path("report.html"),

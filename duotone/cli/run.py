@@ -60,7 +60,7 @@ PolicyFileOption = Annotated[
     Path | None,
     typer.Option(
         help="A TOML or JSON file with fields of duotone.Policy, such as "
-        'deny_add = ["tanh"]; settings in the script override it.',
+        'deny_add = ["tanh"]; settings in code override it.',
         metavar="FILE",
     ),
 ]

@@ -19,15 +19,18 @@ import typer
 from duotone.cli.run import half_type_option
 from duotone.errors import ArgumentError, shown
 
-ProgramArgument = Annotated[
-    str,
-    typer.Argument(
+
+def program_argument(more: str = "") -> Any:
+    """Returns the argument that names a function; ``more`` says what else the command takes."""
+    return typer.Argument(
         help="A function in a file or module: train.py:step or package.train:step. A function "
         "without arguments is called and returns the function to analyze and its arguments: "
-        "(step, x, y), or (step, (x, y)) if step takes no tuple.",
+        f"(step, x, y), or (step, (x, y)) if step takes no tuple.{more}",
         metavar="FILE:FUNCTION",
-    ),
-]
+    )
+
+
+ProgramArgument = Annotated[str, program_argument()]
 ShapesOption = Annotated[
     str | None,
     typer.Option(

@@ -220,7 +220,11 @@ class SideBySide:
         return {"function": self.function, "rows": rows, "notes": list(self.notes)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Returns :meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON.
+
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+        """
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:

@@ -101,7 +101,12 @@ class Bucketed:
         return self._programs.counts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function with padded arguments; returns its results without padding."""
+        """Calls the function with padded arguments; returns its results without padding.
+
+        Args:
+            *args: the positional arguments of the function.
+            **kwargs: its keyword arguments, without the mask.
+        """
         length = self._length(args, kwargs)
         if self._mask in kwargs:
             raise ArgumentError(

@@ -144,6 +144,9 @@ def cluster_scope(name: str) -> Iterator[None]:
         name: a label for messages. Names need not differ: equal clusters share a program, whatever
             their names.
 
+    Raises:
+        ArgumentTypeError: ``name`` is not a string.
+
     Example:
         >>> import jax.numpy as jnp, duotone
         >>> with duotone.cluster_scope("head"):

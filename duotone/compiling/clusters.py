@@ -87,16 +87,15 @@ def clusters(
         A record; print it.
 
     Raises:
-        ArgumentTypeError: ``fn`` is not callable.
+        ArgumentTypeError: ``fn`` is not callable, or ``compile`` is neither True nor False.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from duotone.compiling.clusters import clusters
+        >>> import jax.numpy as jnp, duotone
         >>> def unrolled(x):
         ...     for _ in range(100):
         ...         x = x - 0.1 * jnp.sin(x)
         ...     return x
-        >>> seen = clusters(unrolled, jnp.ones(3))
+        >>> seen = duotone.clusters(unrolled, jnp.ones(3))
         >>> seen.operations, seen.operations_rolled, seen.lines[0].copies
         (300, 3, 100)
     """

@@ -210,11 +210,13 @@ def check_xla_flags(text: str | None = None) -> None:
         text: the flags; the value of ``XLA_FLAGS`` if omitted.
 
     Raises:
+        ArgumentTypeError: ``text`` is not a string.
         EnvironmentVariableError: XLA does not accept them; the message names the flag and the
             nearest known one.
 
     Example:
-        >>> check_xla_flags("")
+        >>> import duotone
+        >>> duotone.check_xla_flags("")
     """
     text = os.environ.get("XLA_FLAGS", "") if text is None else text
     check_string("check_xla_flags", "text", text)

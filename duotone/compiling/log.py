@@ -53,6 +53,9 @@ def log_compilations(enabled: bool = True) -> None:
     Args:
         enabled: ``False`` stops logging; the running total is kept.
 
+    Raises:
+        ArgumentTypeError: ``enabled`` is neither True nor False.
+
     Example:
         >>> import duotone
         >>> duotone.log_compilations()

@@ -203,5 +203,10 @@ class ProgramCost:
         return data
 
     def to_json(self, *, kernels: bool = True, text: bool = False) -> str:
-        """Returns :meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON.
+
+        Args:
+            kernels: whether to include the kernels.
+            text: whether to include the program text, which is long.
+        """
         return json.dumps(self.to_dict(kernels=kernels, text=text), indent=1)

@@ -15,7 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from duotone.devices.assumed import AssumedDevice
-from duotone.errors import UnknownTargetError
+from duotone.errors import ArgumentError, UnknownTargetError, shown
+from duotone.graph.graph import HALF_TYPES
+
+PLATFORMS = ("cuda", "tpu", "cpu")
+"""The platforms that duotone compiles for without their devices, and the CPU."""
 
 LAUNCH_SECONDS = 1e-6
 """The launch overhead of one kernel: XLA's own estimate (``kKernelLaunchOverhead`` in
@@ -29,8 +33,8 @@ class Target:
     Attributes:
         name: the name that users write.
         description: the maker's name; JAX's ``device_kind`` if the device is present.
-        platform: JAX's platform name: ``"cuda"``, ``"tpu"``, ``"cpu"``.
-        half: the half type that is fast there, or ``None``.
+        platform: JAX's platform name: ``"cuda"``, ``"tpu"`` or ``"cpu"``.
+        half: the half type that is fast there, ``"float16"`` or ``"bfloat16"``, or ``None``.
         bandwidth: bandwidth of the main memory, bytes per second; 0 if unknown.
         peak: FLOP per second of dots, by operand type: ``f16``, ``bf16``, ``tf32``, ``f32``, ``s8``
             and ``f8``. ``f32`` is the true float32 unit.
@@ -42,6 +46,9 @@ class Target:
         source: the source of the figures.
         link: bytes per second that one device sends to others of its host or slice, in one
             direction; 0 if unknown.
+
+    Raises:
+        ArgumentError: there is no such platform or half type.
 
     Example:
         >>> import dataclasses
@@ -65,6 +72,14 @@ class Target:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     source: str = ""
     link: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field, known in (("platform", PLATFORMS), ("half", (*HALF_TYPES, None))):
+            if getattr(self, field) not in known:
+                raise ArgumentError(
+                    f"Target: {field} is {shown(getattr(self, field))}; it takes "
+                    f"{', '.join(map(repr, known))}"
+                )
 
     def device(self) -> AssumedDevice:
         """Returns the device to paint for."""
@@ -232,6 +247,7 @@ def find_target(name: str | Target) -> Target:
         UnknownTargetError: there is no such target; the message lists all and the nearest.
 
     Example:
+        >>> from duotone.devices import find_target
         >>> find_target("H200").capability
         '9.0'
     """

@@ -52,7 +52,11 @@ class RecordDifference(Viewed):
     only: tuple[tuple[OperationRecord, ...], tuple[OperationRecord, ...]] = ((), ())
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Returns the difference as JSON."""
+        """Returns the difference as JSON.
+
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+        """
         data: dict[str, Any] = dataclasses.asdict(self)
         return json.dumps(data, indent=indent)
 

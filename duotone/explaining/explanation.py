@@ -42,7 +42,8 @@ class Explanation(Viewed, Record):
             most: keeps at most this many operations, those with the most bytes.
 
         Raises:
-            ArgumentError: there is no such rule, or nothing matches.
+            ArgumentTypeError: an argument has the wrong type.
+            ArgumentError: there is no such rule, nothing matches, or ``most`` is below 0.
 
         Example:
             >>> import jax, jax.numpy as jnp, duotone
@@ -85,24 +86,38 @@ class Explanation(Viewed, Record):
         """Returns the report page as self-contained HTML; :func:`duotone.report` writes it.
 
         Args:
-            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``, as
-                for :func:`duotone.report`.
+            **sections: ``title``, ``comparison``, ``blame``, ``advice`` and ``history`` as for
+                :func:`duotone.report`; ``about``, a line below the title.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: a section is unknown, or not in its form.
         """
         from duotone.explaining.page.assemble import make_page
 
         return make_page(self, **sections)
 
-    def to_tensorboard(self, logdir: str) -> None:
-        """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""
+    def to_tensorboard(self, logdir: str | Path) -> None:
+        """Writes the graph for TensorBoard: Graphs, Color by Device (``docs/tensorflow.md``).
+
+        Args:
+            logdir: the log folder, created if missing.
+
+        Raises:
+            ArgumentError: the folder cannot be made.
+            MissingExtraError: TensorBoard is not installed.
+        """
         from duotone.explaining import tensorboard
 
-        tensorboard.write_record(logdir, self)
+        tensorboard.write_record(path_of("to_tensorboard", "logdir", logdir), self)
 
     def to_model_explorer(self, file: str | Path) -> None:
         """Writes the graph for Model Explorer, to open with ``model-explorer FILE``.
 
         Args:
             file: a JSON file, which is overwritten.
+
+        Raises:
+            WriteError: the file system refuses the file.
 
         Example:
             >>> import tempfile, jax.numpy as jnp, duotone

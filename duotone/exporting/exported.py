@@ -101,6 +101,10 @@ class Exported(_Folder):
 
         Returns:
             The results of the function.
+
+        Raises:
+            ValueError: JAX's, if the arguments have another structure, shape or dtype.
+            ArgumentError: the installed JAX cannot read the program.
         """
         asked = self.description.get("compiler_options", False)
         with_options = asked and may_have_options(jax.tree.leaves((args, kwargs)))
@@ -224,6 +228,7 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
         :class:`ExportedSavedModel` for a SavedModel.
 
     Raises:
+        ArgumentTypeError: ``path`` is not a path.
         ArgumentError: there is no such folder, a file is missing or was changed, or a later
             version of duotone wrote it.
 

@@ -52,7 +52,7 @@ class ValueDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """The result of ``duotone.onnx.compare`` and ``duotone.tensorflow.compare``.
+    """The result of ``duotone.onnx.compare``, ``duotone.tensorflow.compare`` and ``compare_step``.
 
     Attributes:
         outputs: the results.
@@ -68,7 +68,7 @@ class Difference:
 
     @property
     def parts(self) -> ValueDifference | None:
-        """The first value that differs by more than :data:`PARTED` steps or is saturated."""
+        """The first value that differs by more than 16 steps of float16 or is saturated."""
         found = (v for v in (*self.nodes, *self.outputs) if v.ulp > PARTED or v.saturated)
         return next(found, None)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from duotone._checks import check_mapping, check_whole
 from duotone.errors import ArgumentError, DuotoneError
 from duotone.measuring.inputs import Asked, Generated, Shapes, Side, fits, is_size
 
@@ -51,9 +52,12 @@ def generate(
         seed: the seed of the random numbers.
 
     Raises:
-        ArgumentError: ``shapes`` names an unknown input or contradicts the model.
-        ArgumentError: the model runs with none of the sizes that were tried.
+        ArgumentTypeError: ``shapes`` is not a mapping, or ``seed`` not a whole number.
+        ArgumentError: ``shapes`` names an unknown input or contradicts the model, the seed is
+            negative, or the model runs with none of the sizes that were tried.
     """
+    check_mapping("compare", "shapes", shapes)
+    seed = check_whole("compare", "seed", seed, 0)
     sides = bound(asked, shapes or {})
     error: DuotoneError | None = None
     for attempt in _attempts(asked, sides):

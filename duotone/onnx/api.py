@@ -101,17 +101,22 @@ def rewrite(
         The model and the record.
 
     Raises:
-        ArgumentError: an argument has an unknown value, or ``out`` is the file that is read.
-        OnnxError: the model is damaged or inconsistent.
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentError: an argument has an unknown value, ``out`` is the file that is read or exists,
+            or the calibration has no array for an input.
+        CalibrationError: the calibration has no finite number for an input.
+        PolicyError: the policy has ranges, or another field for JAX programs.
+        OnnxError: the model is damaged or inconsistent, or ONNX Runtime cannot run it.
         WriteError: the file system refuses to write.
 
     Example:
         >>> from onnx import parser
+        >>> import duotone.onnx
         >>> model = parser.parse_model('''
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[2, 8] x, float[8, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
         ... ''')
-        >>> [node.op_type for node in rewrite(model).model.graph.node]
+        >>> [node.op_type for node in duotone.onnx.rewrite(model).model.graph.node]
         ['Cast', 'Cast', 'MatMul', 'Cast']
     """
     on_stage("reading")
@@ -200,6 +205,16 @@ def explain(
 
     Raises:
         DuotoneError: as :func:`rewrite`.
+
+    Example:
+        >>> from onnx import parser
+        >>> import duotone.onnx
+        >>> model = parser.parse_model('''
+        ... <ir_version: 8, opset_import: ["" : 17]>
+        ... f (float[2, 8] x, float[8, 4] w) => (float[2, 4] y) { h = MatMul(x, w) y = Exp(h) }
+        ... ''')
+        >>> [(o.operation, o.paint) for o in duotone.onnx.explain(model).operations]
+        [('MatMul', 'half'), ('Exp', 'full')]
     """
     return rewrite(
         model,
@@ -245,6 +260,16 @@ def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> 
     Raises:
         ArgumentTypeError: ``record`` is neither of the two.
         ArgumentError: nothing matches ``where``.
+
+    Example:
+        >>> from onnx import parser
+        >>> import duotone.onnx
+        >>> model = parser.parse_model('''
+        ... <ir_version: 8, opset_import: ["" : 17]>
+        ... f (float[2, 8] x, float[8, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
+        ... ''')
+        >>> print(duotone.onnx.view(duotone.onnx.explain(model)))
+        float16: 1 of 1 operations in half, 1 of 1 on the allow list...
     """
     from duotone.explaining.operation_rows import Rows
     from duotone.explaining.overview import Overview

@@ -51,8 +51,9 @@ def compare(
         NaN, or another shape.
 
     Raises:
+        ArgumentTypeError: a model, the seed or the shapes have the wrong type.
         ArgumentError: the two have different results, or no inputs are found that the first runs
-            with.
+            with; name shapes or pass data.
         OnnxError: a model is damaged, or ONNX Runtime cannot run it.
         MissingExtraError: there is no ONNX Runtime.
 
@@ -63,7 +64,7 @@ def compare(
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
         ... ''')
-        >>> compare(model, duotone.onnx.rewrite(model).model).error < 1e-3
+        >>> duotone.onnx.compare(model, duotone.onnx.rewrite(model).model).error < 1e-3
         True
     """
     one, other = files.read(first), files.read(second)

@@ -84,8 +84,8 @@ def _listed(names: list[str]) -> str:
 def check_range(model: Any, done: Rewritten) -> RangeCheck:
     """Runs a float32 model on random inputs of several sizes, and finds what float16 cannot hold.
 
-    It runs no model that has more than :data:`LARGEST_MODEL` bytes of tensors or takes more than
-    :data:`MOST_FLOPS` floating point operations.
+    The largest input elements are 1 (normalized numbers), 255 (pixels) and 32767 (16-bit samples).
+    It runs no model that has more than 256 MiB of tensors or takes more than 20 GFLOP.
 
     Args:
         model: the path of the original model, or an ``onnx.ModelProto``.
@@ -95,6 +95,7 @@ def check_range(model: Any, done: Rewritten) -> RangeCheck:
         The operations at each size, or why the model was not run.
 
     Raises:
+        ArgumentTypeError: ``done`` is not the result of a rewrite.
         OnnxError: the model is damaged.
 
     Example:
@@ -104,7 +105,8 @@ def check_range(model: Any, done: Rewritten) -> RangeCheck:
         ... <ir_version: 8, opset_import: ["" : 17]>
         ... f (float[1, 800] x, float[800, 8] w) => (float[1, 8] y) { y = MatMul(x, w) }
         ... ''')
-        >>> check_range(model, duotone.onnx.rewrite(model)).outside[32767]
+        >>> done = duotone.onnx.rewrite(model)
+        >>> duotone.onnx.check_range(model, done).outside[32767]
         ('MatMul y',)
     """
     if not isinstance(done, Rewritten):

@@ -34,8 +34,8 @@ class ValueRange:
         value: its index in the function's graph.
         name: the path of an argument (``params/dense/kernel``); else the name scope and
             operation of its maker.
-        low: least finite element.
-        high: greatest finite element.
+        low: the least element.
+        high: the greatest element.
         small: share of the nonzero elements that lie below float16's normal numbers (6.1e-5), where
             float16 loses digits.
         lost: share of the nonzero elements that float16 rounds to zero.
@@ -72,7 +72,7 @@ class Calibration:
         fingerprint: a digest that distinguishes its graph from those of other functions, at any
             batch size.
         batches: how many batches were measured.
-        values: the measurements of each value that has elements and was never NaN.
+        values: the measurements of each value that has elements and was never infinite or NaN.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -116,6 +116,7 @@ class Calibration:
             path: the file, in an existing folder. An existing file is replaced.
 
         Raises:
+            ArgumentTypeError: ``path`` is not a path.
             CalibrationError: the folder does not exist, or ``path`` is a folder.
             WriteError: the file system refuses the file (a full disk, a name that is too long).
         """
@@ -152,6 +153,7 @@ class Calibration:
             An equal record.
 
         Raises:
+            ArgumentTypeError: ``path`` is not a path.
             CalibrationError: there is no such file, or it contains something else.
         """
         file = path_of("Calibration.load", "path", path)

@@ -5,10 +5,6 @@ cache key. Only :meth:`Policy.merged_with_environment` reads these options from 
 (``duotone/policy/switches.py`` reads the variables that switch duotone on). A new option is a field
 here with a check, a phrase in ``describe`` and a row in ``duotone/policy/environment.py`` if it can
 be set from outside.
-
-A contradiction or a bad value raises :class:`~duotone.errors.PolicyError` when the policy is made,
-or :class:`~duotone.errors.EnvironmentVariableError` when the environment is merged. An unknown
-operation raises :class:`~duotone.errors.UnknownOperationError` when a program is painted.
 """
 
 from __future__ import annotations
@@ -112,9 +108,13 @@ class Policy:
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
         PolicyTypeError: A value of the wrong type, or an unknown field; also a TypeError.
+        UnknownOperationError: When a program is painted: a list names an operation that the
+            front end does not know.
 
     Example:
-        >>> print((policy := Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])).describe())
+        >>> from duotone import Policy
+        >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
+        >>> print(policy.describe())
         policy: deny list + logistic; keeps full */attention/*
         >>> policy == Policy(keep_full=("*/attention/*",), deny_add=("logistic",))
         True
@@ -236,6 +236,7 @@ class Policy:
             PolicyError: The merged edits contradict each other.
 
         Example:
+            >>> from duotone import Policy
             >>> environ = {"DUOTONE_DENYLIST_ADD": "tanh", "DUOTONE_LEVEL": "TENSOR_CORES_ONLY"}
             >>> policy = Policy(level="TREAT_INFER_AS_DENY").merged_with_environment(environ)
             >>> policy.level, sorted(policy.deny_add)
@@ -301,6 +302,7 @@ class Policy:
                 which variable), and what was probably meant.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy(deny_add={"exp"}).check_names(["exp", "log"])
         """
         if not any(getattr(self, field) for field in LIST_FIELDS):
@@ -329,9 +331,10 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: A name is not a field, or a value is not accepted.
+            PolicyError, PolicyTypeError: as for a new policy.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
             True
         """
@@ -343,6 +346,7 @@ class Policy:
         """Returns all that differs from the defaults, on one line, for logs.
 
         Example:
+            >>> from duotone import Policy
             >>> Policy().describe()
             'policy: all defaults'
             >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()

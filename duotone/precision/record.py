@@ -1,9 +1,8 @@
 """The record of one painting: data for people and programs, computed once.
 
-Views read it and compute nothing; tests assert on it. Bytes are those of operands and results as a
-node reads and writes them. They are an upper bound, since a compiler fuses nodes and keeps values
-in registers. A multiply-add counts as two FLOPs. Both are per run of the program: an operation in a
-loop of known length counts once for each iteration.
+Views read it and compute nothing. Bytes are those of operands and results as a node reads and
+writes them: an upper bound, since a compiler fuses nodes and keeps values in registers. Bytes and
+FLOPs are per run of the program: an operation in a loop counts once for each iteration.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class OperationRecord:
         operands: the dtype of each operand after casts.
         fixed: why it cannot be half in any painting: its kind, or a precision that the user asked
             for; empty for most.
-        given: the arguments and constants that it reads: for each one a number, and the bytes of
-            one run.
+        given: the arguments and constants that it reads, except single numbers: for each one
+            an index, and the bytes of one run.
         sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for
             a convolution, groups, images, positions in a result, elements of a window, and
             features that each group reads and makes; empty for others, and if unknown.
@@ -135,11 +134,24 @@ class CastRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """Totals. FLOPs and bytes are split by the precision in which an operation computes.
+    """Totals. FLOPs (a multiply-add is two) and bytes are those of all runs of an operation.
 
-    ``optimizations`` counts the operations that each optimization concerns. ``backward`` says why
-    the backward pass of ``grad(autocast(f))`` is not painted together with the forward pass, if it
-    is not.
+    Attributes:
+        half_dtype: the half type.
+        operations_half: the number of operations that compute in half.
+        operations_full: the number of operations that compute in float32.
+        allow_half: the number of allow operations (dots, convolutions) that compute in half.
+        allow_total: the number of allow operations.
+        flops_half: FLOPs of the operations that compute in half.
+        flops_full: FLOPs of the operations that compute in float32.
+        bytes_half: bytes of operands and results of the operations that compute in half.
+        bytes_full: bytes of operands and results of the operations that compute in float32.
+        bytes_original: bytes of operands and results of all operations in the original program.
+        casts_inserted: the number of casts.
+        unlisted: how often each operation occurs that duotone does not know.
+        rewritten: the number of operations in programs inside that are rewritten on their own.
+        optimizations: the number of operations that each optimization concerns.
+        backward: why ``grad(autocast(f))`` paints the passes separately; empty if it does not.
     """
 
     half_dtype: str
@@ -180,7 +192,11 @@ class Record:
     summary: Summary
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Returns the record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
+        """Returns the record as JSON: ``{"summary": …, "operations": […], "casts": […]}``.
+
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+        """
         data: dict[str, Any] = {
             "summary": {
                 **dataclasses.asdict(self.summary),

@@ -99,6 +99,9 @@ class Profile(Viewed):
     def finish(self, more_notes: Sequence[str] = ()) -> None:
         """Ends the trace, reads it, and writes the profile.
 
+        Args:
+            more_notes: lines to add to the notes of the record.
+
         Raises:
             WriteError: the file system refuses a file; the trace file stays.
         """
@@ -166,7 +169,9 @@ def profile(
 
     Raises:
         TraceError: another JAX profile is running.
-        ArgumentError: an iteration is below 0, or the folder cannot be written.
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentError: an iteration is below 0, ``iter_stop`` is before ``iter_start``, or the
+            folder cannot be written.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone, tempfile

@@ -221,11 +221,19 @@ class ProfileRecord:
     notes: tuple[str, ...] = ()
 
     def table(self, name: str) -> tuple[dict[str, Any], ...]:
-        """Returns the rows of a table as dictionaries."""
+        """Returns the rows of a table as dictionaries.
+
+        Args:
+            name: ``"iterations"``, ``"operations"``, ``"kernels"``, ``"scopes"`` or ``"dtypes"``.
+        """
         return tuple(dataclasses.asdict(row) for row in getattr(self, name))
 
     def with_advice(self, advice: tuple[str, ...]) -> ProfileRecord:
-        """Returns a copy with advice."""
+        """Returns a copy with other advice.
+
+        Args:
+            advice: problems and remedies, in sentences.
+        """
         return dataclasses.replace(self, advice=advice)
 
     def to_json(self) -> str:

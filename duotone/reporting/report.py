@@ -72,7 +72,8 @@ def report(
         The file.
 
     Raises:
-        ArgumentError: the file exists, or a section does not have the form above.
+        ArgumentError: the file exists, a section does not have the form above, or the CSV file
+            cannot be read.
         ArgumentTypeError: an argument has the wrong type, or as for :func:`duotone.explain`.
         UnknownTargetError: no such target.
         WriteError: the file cannot be written.

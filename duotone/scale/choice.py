@@ -34,8 +34,8 @@ def fixed_loss_scale(value: float) -> FixedLossScale:
         ArgumentError: `value` is out of range.
 
     Example:
-        >>> from duotone.scale.choice import fixed_loss_scale
-        >>> float(fixed_loss_scale(128).value)
+        >>> import duotone
+        >>> float(duotone.fixed_loss_scale(128).value)
         128.0
     """
     return FixedLossScale(check_scale("value", value))

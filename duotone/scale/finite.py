@@ -43,11 +43,10 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
         ArgumentTypeError: `axis_name` is not a name or a sequence of names.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from duotone.scale import all_finite
-        >>> bool(all_finite({"w": jnp.ones(3, jnp.float16), "step": 7}))
+        >>> import jax.numpy as jnp, duotone
+        >>> bool(duotone.all_finite({"w": jnp.ones(3, jnp.float16), "step": 7}))
         True
-        >>> bool(all_finite({"w": jnp.array([1.0, jnp.inf])}))
+        >>> bool(duotone.all_finite({"w": jnp.array([1.0, jnp.inf])}))
         False
     """
     axes = check_axis_name(axis_name)

@@ -49,10 +49,9 @@ class LossScaleMonitor:
 
     Example:
         >>> import jax.numpy as jnp, optax, duotone
-        >>> from duotone.adapters.optax import wrap
-        >>> from duotone.scale.monitor import LossScaleMonitor
-        >>> opt = wrap(optax.sgd(0.1), dtype=jnp.float16)
-        >>> monitor = LossScaleMonitor(opt, every=10)
+        >>> opt = optax.sgd(0.1)
+        >>> opt = duotone.enable_mixed_precision_graph_rewrite(opt, dtype=jnp.float16)
+        >>> monitor = duotone.LossScaleMonitor(opt, every=10)
         >>> monitor(opt.init(jnp.ones(2)), step=0)
     """
 

@@ -37,11 +37,10 @@ def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
             an array) value; the message names the leaf.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from duotone.scale import select_tree
+        >>> import jax.numpy as jnp, duotone
         >>> old = {"w": jnp.array([1.0, 2.0]), "step": jnp.array(3)}
         >>> new = {"w": jnp.array([jnp.nan, 2.5]), "step": jnp.array(4)}
-        >>> select_tree(jnp.array(False), new, old)["w"].tolist()
+        >>> duotone.select_tree(jnp.array(False), new, old)["w"].tolist()
         [1.0, 2.0]
     """
     pred = check_predicate(pred, "pred")

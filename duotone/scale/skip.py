@@ -84,9 +84,8 @@ def skip_nonfinite(
         ArgumentError: on a step, if devices could disagree and no axis is named.
 
     Example:
-        >>> import jax.numpy as jnp, optax
-        >>> from duotone.scale.skip import skip_nonfinite
-        >>> tx = skip_nonfinite(optax.sgd(0.5))
+        >>> import jax.numpy as jnp, optax, duotone
+        >>> tx = duotone.skip_nonfinite(optax.sgd(0.5))
         >>> params = jnp.ones(2)
         >>> updates, state = tx.update(jnp.array([1.0, jnp.inf]), tx.init(params), params)
         >>> optax.apply_updates(params, updates).tolist(), int(state.skipped)

@@ -26,10 +26,12 @@ def calibrate(path: str | Path, data: Any) -> dict[str, Measured]:
         data: inputs by name, a list of such, or an ``.npz`` file of them.
 
     Returns:
-        The range of each value, by the name of its port: ``"node:0"``.
+        By the name of each port (``"node:0"``): ``low`` and ``high``, the least and greatest finite
+        element, and ``small``, the share of nonzero elements below float16's normal numbers.
 
     Raises:
-        CalibrationError: the file is not a GraphDef, or the data says nothing about ranges.
+        ArgumentError: the data has no array for an input, or one of another shape.
+        CalibrationError: the file is not a GraphDef, or an input has no finite number.
         GraphDefError: TensorFlow cannot load or run the graph.
         MissingExtraError: TensorFlow is not installed.
     """

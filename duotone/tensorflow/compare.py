@@ -46,8 +46,9 @@ def compare(
         The differences, as of :func:`duotone.onnx.compare`.
 
     Raises:
+        ArgumentTypeError: a path, the seed or the shapes have the wrong type.
         ArgumentError: the two have different results, or no inputs are found that the first runs
-            with.
+            with; name shapes or pass data.
         GraphDefError: TensorFlow cannot load or run a model.
         MissingExtraError: TensorFlow is not installed.
     """

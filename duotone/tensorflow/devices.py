@@ -45,9 +45,11 @@ class Device:
             ``1000 * major + 100 * minor``.
 
     Raises:
-        ArgumentError: a value of the wrong kind.
+        ArgumentError: there is no such type, or the capability is not two whole numbers.
+        ArgumentTypeError: a version is not a whole number.
 
     Example:
+        >>> from duotone.tensorflow import Device
         >>> Device("gpu", compute_capability=(9, 0)).resolve("float16").type
         'gpu'
     """
@@ -75,7 +77,11 @@ class Device:
             check_whole("Device", "compute_capability", number, 0)
 
     def resolve(self, dtype: str) -> Device:
-        """Returns this device with a definite type."""
+        """Returns this device with a definite type.
+
+        Args:
+            dtype: the half type, ``"float16"`` or ``"bfloat16"``.
+        """
         if self.type is not None:
             return self
         return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")

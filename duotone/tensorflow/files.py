@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from duotone._checks import path_of
 from duotone._files import check_new_folder, check_writable, explained, write_atomically
-from duotone.errors import GraphDefError, WriteError
+from duotone.errors import GraphDefError
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.saved_model import (
     find_saved_model,
@@ -125,14 +125,11 @@ def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> N
         overwrite: whether another file that is there may be replaced.
 
     Raises:
-        GraphDefError: the path cannot be written to, is the file that was read, or is another file
-            and ``overwrite`` is false.
+        WriteError: the path cannot be written to.
+        GraphDefError: it is the file that was read, or another file and ``overwrite`` is false.
     """
-    try:
-        with explained(path):
-            check_new_folder(path) if source.is_folder else check_writable(path)
-    except WriteError as error:
-        raise GraphDefError(str(error)) from error
+    with explained(path):
+        check_new_folder(path) if source.is_folder else check_writable(path)
     if source.is_folder:
         if source.path.resolve() in path.resolve().parents:
             raise GraphDefError(

@@ -145,13 +145,14 @@ def rewrite(
         PolicyError: the policy contradicts itself.
 
     Example:
+        >>> import duotone.tensorflow
         >>> from duotone.tensorflow.protos import FLOAT, new_graph
         >>> graph = new_graph()
         >>> node = graph.node.add(name="x", op="Placeholder")
         >>> node.attr["dtype"].type = FLOAT
         >>> node = graph.node.add(name="y", op="MatMul", input=["x", "x"])
         >>> node.attr["T"].type = FLOAT
-        >>> result = rewrite(graph)
+        >>> result = duotone.tensorflow.rewrite(graph)
         >>> result.painting["y"], result.casts[0].name
         ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
     """

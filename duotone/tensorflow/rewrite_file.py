@@ -117,6 +117,22 @@ def rewrite_file(
         GraphDefError: the message names the file, the node and the remedy; nothing was written.
         WriteError: the file system refuses to write ``out``; an old file is unchanged.
         DuotoneError: as :func:`duotone.tensorflow.rewrite`.
+
+    Example:
+        >>> import tempfile, duotone.tensorflow
+        >>> from pathlib import Path
+        >>> graph = '''
+        ... node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } } }
+        ... node { name: "y" op: "MatMul" input: ["x", "x"]
+        ...        attr { key: "T" value { type: DT_FLOAT } } }
+        ... node { name: "z" op: "Exp" input: "y" attr { key: "T" value { type: DT_FLOAT } } }
+        ... '''
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "graph.pbtxt")
+        ...     _ = file.write_text(graph)
+        ...     done = duotone.tensorflow.rewrite_file(file, f"{folder}/half.pb")
+        >>> done.graphs[0].result.painting["y"]
+        {'T': 'f16'}
     """
     on_stage("reading")
     source = files.read(path)

@@ -96,10 +96,10 @@ def autocast(
     types of arguments and results do not change. Each signature is traced once; outside
     ``jax.jit`` the rewritten program runs compiled. The result works inside and around every JAX
     transformation. To differentiate, use :func:`duotone.grad` or :func:`duotone.value_and_grad`,
-    or wrap ``jax.grad(fn)``. ``jax.grad`` of the result also paints both passes together, with
-    four exceptions: the function has effects, closes over traced values or runs in ``shard_map``,
-    or the policy has ranges or a calibration. JAX then derives the backward pass, which recomputes
-    nothing.
+    or wrap ``jax.grad(fn)``. ``jax.grad`` of the result also paints both passes together, except in
+    cases that ``docs/limits.md`` lists, such as effects, traced values that the function closes
+    over, ``shard_map``, or a policy with ranges. JAX then derives the backward pass, which
+    recomputes nothing, and :func:`explain` gives the reason.
 
     Args:
         fn: the function; if omitted, a decorator is returned.
@@ -127,6 +127,12 @@ def autocast(
             arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
             weights; ``weights`` holds no array.
+        UnknownOperationError, RangeError, CalibrationError: on a call: the lists, the ranges or
+            the calibration of the policy do not fit the function.
+        OutputError: on a call: ``fn`` returns a generator, a coroutine, or an object that only
+            converts to an array.
+        LeakedTracerError: on a call: ``fn`` uses a traced value of another call, or returns one in
+            an object that JAX does not flatten.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone

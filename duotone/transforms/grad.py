@@ -48,7 +48,8 @@ def grad(
     """Creates a function that computes the gradient in mixed precision, like ``jax.grad``.
 
     The gradient has the structure, shapes and dtypes that ``jax.grad`` gives it. Float32
-    parameters have float32 gradients, which are summed in float32 and never rounded to half.
+    parameters have float32 gradients, which are summed in float32 and not rounded to half (except
+    on a CPU, in programs that duotone compiles with :func:`compiler_options`).
 
     Args:
         fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``.

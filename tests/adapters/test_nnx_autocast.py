@@ -419,6 +419,17 @@ def test_explain_says_what_is_done_and_changes_nothing():
     assert int(objects[0].dropout.rngs.count[...]) == 0
 
 
+def test_what_autocast_returned_is_explained_and_the_model_stays_whole():
+    model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    for fn, args in ((model, ()), (lambda m, x: m(x), (model,))):
+        mixed = duotone.nnx.autocast(fn, dtype="bfloat16")
+        seen = duotone.nnx.explain(mixed, *args, X)
+        assert (seen.summary.half_dtype, seen.summary.operations_half) == ("bfloat16", 1)
+        assert duotone.nnx.blame(mixed, *args, X).half_dtype == "bfloat16"
+        assert duotone.nnx.explain(mixed, *args, X, dtype="float16").summary.half_dtype == "float16"
+    assert model.kernel.shape == (8, 8)
+
+
 def test_without_flax_the_doorway_names_the_extra(monkeypatch):
     import importlib
     import sys

@@ -297,6 +297,8 @@ def test_no_batches_and_no_iterable_and_no_function() -> None:
         duotone.calibrate(energy, [])
     with pytest.raises(ArgumentTypeError, match="cannot be iterated over"):
         duotone.calibrate(energy, 3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentTypeError, match=r"batches is a dict; .* such as \[batch\]"):
+        duotone.calibrate(energy, {"x": X})
     with pytest.raises(ArgumentTypeError, match="not callable"):
         duotone.calibrate(3, [X])  # pyright: ignore[reportArgumentType]
 

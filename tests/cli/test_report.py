@@ -86,7 +86,7 @@ def test_another_file_is_replaced_only_when_asked(
         (("none.json",), 2, "there is no file none.json"),
         (("program_to_report.py:example", "--out", "no/report.html"), 1, "mkdir -p"),
         (("program_to_report.py:example", "--compare", "h1000"), 2, "did you mean 'h100'"),
-        (("program_to_report.py:example", "--history", "none.csv"), 1, "none.csv"),
+        (("program_to_report.py:example", "--history", "none.csv"), 2, "none.csv: No such file"),
     ],
 )
 def test_what_is_wrong_is_reported(

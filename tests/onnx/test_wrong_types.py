@@ -46,3 +46,16 @@ def test_view_and_check_range_take_results(record: Any) -> None:
         duotone.onnx.view(record)
     with pytest.raises(ArgumentTypeError, match=r"done is .*pass what duotone"):
         duotone.onnx.check_range(MODEL, record)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"seed": "x"}, "seed is 'x'; pass a whole number"),
+        ({"seed": -1}, "seed is -1; pass at least 0"),
+        ({"shapes": 3}, "shapes is 3; pass a dictionary"),
+    ],
+)
+def test_an_argument_of_compare(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(DuotoneError, match=says):
+        duotone.onnx.compare(MODEL, MODEL, **given)

@@ -112,6 +112,6 @@ def test_what_is_wrong_is_reported_and_nothing_is_written(tmp_path: Path) -> Non
         call(step, W, W, out=out, comparison="h100")
     with pytest.raises(ArgumentTypeError, match="explain"):
         call(3, W, out=out)
-    with pytest.raises(OSError, match=r"none\.csv"):
+    with pytest.raises(ArgumentError, match=r"none\.csv: No such file.*Name a CSV file"):
         call(step, W, W, out=out, history=tmp_path / "none.csv")
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import os
 import pytest
 from google.protobuf import text_format
 
-from duotone.errors import GraphDefError
+from duotone.errors import GraphDefError, WriteError
 from duotone.tensorflow import files
 from tests.tensorflow import graphs
 
@@ -150,7 +150,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     """Catches: ``--out /dev/null`` by root, which left a graph in the place of the device."""
     os.mkfifo(tmp_path / "pipe")
     source = files.GraphFile(tmp_path / "in.pb", "GraphDef", graphs.chain(), tmp_path / "in.pb")
-    with pytest.raises(GraphDefError, match="pipe: it is not a regular file"):
+    with pytest.raises(WriteError, match="pipe: it is not a regular file"):
         files.write(tmp_path / "pipe", source.message, source)
     assert (tmp_path / "pipe").is_fifo()
 
@@ -175,6 +175,6 @@ def test_a_folder_without_a_saved_model(tmp_path):
 )
 def test_an_output_that_cannot_be_written(out, says, tmp_path):
     source = files.GraphFile(tmp_path / "in.pb", "GraphDef", graphs.chain(), tmp_path / "in.pb")
-    with pytest.raises(GraphDefError, match=says):
+    with pytest.raises(WriteError, match=says):
         files.write(tmp_path / out, source.message, source)
     assert not list(tmp_path.iterdir())

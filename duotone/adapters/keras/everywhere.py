@@ -14,10 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from duotone._checks import check_switch
 from duotone.adapters import keras_checks
 from duotone.adapters.keras import hooks, plans, settings
 from duotone.adapters.keras.optimizer import LossScaleOptimizer
 from duotone.scale import DynamicLossScale
+
+_NAME = "duotone.keras.enable_everywhere"
 
 
 def enable_everywhere(
@@ -38,12 +41,20 @@ def enable_everywhere(
 
     Raises:
         ArgumentTypeError, ArgumentError: `dtype` is not a half type, or `loss_scale` not a loss
-            scale, or Keras does not run on JAX.
+            scale, a switch is neither True nor False, or Keras does not run on JAX.
+
+    Example:
+        >>> import duotone.keras
+        >>> duotone.keras.enable_everywhere(rewrite=True, loss_scaling=True, dtype="bfloat16")
+        >>> duotone.keras.enable_everywhere(rewrite=False, loss_scaling=False)
     """
     keras_checks.check_backend()
+    check_switch(_NAME, "rewrite", rewrite)
+    check_switch(_NAME, "loss_scaling", loss_scaling)
     if settings.check_loss_scale(loss_scale) is None and not rewrite:
         loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
-    switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype), loss_scale)
+    dtype = settings.check_dtype(dtype, _NAME)
+    switches = _Switches(bool(rewrite), bool(loss_scaling), dtype, loss_scale)
     plans.everywhere[:] = [switches]
     hooks.install()
 

@@ -22,6 +22,8 @@ from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy.arguments import refuse_heal
 from duotone.policy.policy import Policy
 
+_NAME = "duotone.keras.autocast"
+
 Model = TypeVar("Model", bound=keras.Model)
 
 
@@ -58,8 +60,8 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
         dtype('float32')
     """
     keras_checks.check_backend()
-    half = settings.check_dtype(dtype)
-    refuse_heal("duotone.keras.autocast", settings.check_policy(policy))
+    half = settings.check_dtype(dtype, _NAME)
+    refuse_heal(_NAME, settings.check_policy(policy, _NAME))
     _check(model)
     kind = type(model)
 

@@ -198,7 +198,11 @@ class LossScaleOptimizer(WrappedBase, InnerSettings, keras.optimizers.LossScaleO
         return {**reading.metrics(), "dtype": self.half or "float32"}
 
     def scale_in_use(self, value: Any) -> float | None:
-        """Returns the loss scale, given the value of a dynamic one; None if nothing is scaled."""
+        """Returns the loss scale; None if nothing is scaled.
+
+        Args:
+            value: the value of a dynamic loss scale; others do not read it.
+        """
         loss_scale = settings.loss_scale_of(self._chosen, self.half)
         if isinstance(loss_scale, NoLossScale):
             return None
@@ -372,9 +376,8 @@ def enable(
             the loss already; a value out of range.
 
     Example:
-        >>> import keras
-        >>> from duotone.adapters.keras import enable
-        >>> optimizer = enable(keras.optimizers.SGD(0.1), dtype="float16")
+        >>> import keras, duotone.keras
+        >>> optimizer = duotone.keras.enable(keras.optimizers.SGD(0.1), dtype="float16")
         >>> optimizer.metrics()["loss_scale"]
         32768.0
 

@@ -76,15 +76,15 @@ def loss_scale_of(chosen: KerasLossScale | None, half: str | None) -> KerasLossS
     return made
 
 
-def check_dtype(dtype: Any) -> str | None:
-    """Returns the name of a half type, or ``None``."""
-    return None if dtype is None else api.half_name(ENABLE, dtype, None)
+def check_dtype(dtype: Any, who: str = ENABLE) -> str | None:
+    """Returns the name of a half type, or ``None``; ``who`` is the user's call, for errors."""
+    return None if dtype is None else api.half_name(who, dtype, None)
 
 
-def check_policy(policy: Any) -> Policy | None:
-    """Returns a policy, also from the plain data of one."""
+def check_policy(policy: Any, who: str = ENABLE) -> Policy | None:
+    """Returns a policy, also from the plain data of one; ``who`` is the user's call, for errors."""
     policy = policy_of(policy)
-    api.check_settings(ENABLE, None, policy)
+    api.check_settings(who, None, policy)
     return policy
 
 

@@ -40,8 +40,7 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
 
     Raises:
         ArgumentTypeError: ``history`` is neither, or a curve holds something that is not a number.
-        ArgumentError: the file is not a CSV file with numbers.
-        OSError: the file cannot be read.
+        ArgumentError: the file cannot be read, or is not a CSV file with numbers.
 
     Example:
         >>> curves_of({"loss": [2.0, float("nan"), 1.0]})[0]["values"]
@@ -139,7 +138,11 @@ def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
                     if (line[name] or "").strip():
                         value = _number(line, name, path, lines.line_num)
                         curves.setdefault(name.strip(), []).append((step, value))
-    except (UnicodeDecodeError, csv.Error, IsADirectoryError) as error:
+    except OSError as error:
+        raise ArgumentError(
+            f"cannot read the curves of {path}: {error.strerror}. Name a CSV file."
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ArgumentError(f"{path} is not a CSV file: {error}") from error
     return curves
 

@@ -49,7 +49,11 @@ class LiveComparison:
         return dict(sorted(found.items(), key=lambda one: (-abs(one[1][0] - one[1][1]), one[0])))
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Returns the figures as JSON."""
+        """Returns the figures as JSON.
+
+        Args:
+            indent: spaces of each level, as for ``json.dumps``; ``None`` for one line.
+        """
         return json.dumps(dataclasses.asdict(self), indent=indent)
 
     def __str__(self) -> str:
@@ -98,7 +102,8 @@ def compare_last() -> LiveComparison:
             too large to keep.
 
     Example:
-        >>> compare_last()
+        >>> import duotone.tensorflow
+        >>> duotone.tensorflow.compare_last()
         Traceback (most recent call last):
         duotone.errors.ArgumentError: compare_last: no graph was rewritten ...
     """

@@ -94,7 +94,8 @@ def explain_last() -> LiveExplanation:
         The graphs, with the precision of each operation and its reason.
 
     Example:
-        >>> explain_last().graphs
+        >>> import duotone.tensorflow
+        >>> duotone.tensorflow.explain_last().graphs
         ()
     """
     graphs, largest = switch.rewritten_graphs(), switch.largest_graph()

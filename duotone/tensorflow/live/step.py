@@ -51,7 +51,8 @@ def compare_step(step: Any, *args: Any) -> Difference:
         GraphDefError: the graph of the step has ops that TensorFlow 2.21 lacks.
 
     Example:
-        >>> compare_step(print)
+        >>> import duotone.tensorflow
+        >>> duotone.tensorflow.compare_step(print)
         Traceback (most recent call last):
         duotone.errors.ArgumentError: compare_step: mixed precision is off, ...
     """

@@ -103,6 +103,10 @@ def disable() -> None:
 
     Wrapped optimizers keep scaling the loss. Functions with ``jit_compile=True`` that were traced
     before stay as they are.
+
+    Example:
+        >>> import duotone.tensorflow
+        >>> duotone.tensorflow.disable_mixed_precision_graph_rewrite()
     """
     with _state.lock:
         was_on, _state.settings = _state.settings is not None, None

@@ -172,6 +172,7 @@ def test_a_model_without_a_wrapped_optimizer_is_refused():
         ({"warn_after": True}, ArgumentTypeError),
         ({"writer": 3}, ArgumentTypeError),
         ({"logdir": "runs", "writer": 3}, ArgumentError),
+        ({"logdir": 3}, ArgumentTypeError),
     ],
     ids=str,
 )

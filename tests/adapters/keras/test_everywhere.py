@@ -111,6 +111,8 @@ def test_the_half_type_can_be_named():
     assert model.optimizer.metrics()["loss_scale"] == 1.0
     with pytest.raises(ValueError, match="float32"):
         enable_everywhere(rewrite=True, loss_scaling=True, dtype="float32")
+    with pytest.raises(TypeError, match="enable_everywhere: rewrite is 'no'; pass True or False"):
+        enable_everywhere(rewrite="no", loss_scaling=True)  # pyright: ignore[reportArgumentType]
 
 
 def test_switched_off_again():
