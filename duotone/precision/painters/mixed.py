@@ -20,7 +20,7 @@ from duotone.precision.painters.painting import Canvas
 from duotone.precision.rules import Rule
 
 # Bound once: these are hot.
-_ALLOW, _INFER, _FULL, _DOWNSTREAM = Kind.ALLOW, Kind.INFER, Paint.FULL, Rule.DOWNSTREAM
+_ALLOW, _INFER, _FULL = Kind.ALLOW, Kind.INFER, Paint.FULL
 _AVERAGES, _COMMUTES = Trait.AVERAGES, Trait.COMMUTES
 
 
@@ -37,7 +37,7 @@ def compute_full_store_half(canvas: Canvas) -> None:
     picked = _picked(canvas)
     for index, rule in reversed([*enumerate(canvas.rules)]):
         arithmetic = canvas.kind(index) is _INFER
-        if rule is not _DOWNSTREAM or not (arithmetic or index in picked):
+        if rule is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
             continue
         node = graph.nodes[index]
         if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
@@ -105,7 +105,7 @@ def _picked(canvas: Canvas) -> set[int]:
     found: set[int] = set()
     for node in graph.nodes:
         entry = canvas.entry(node.index)
-        if canvas.rules[node.index] is not _DOWNSTREAM or _COMMUTES not in entry.traits:
+        if canvas.rules[node.index] is not Rule.DOWNSTREAM or _COMMUTES not in entry.traits:
             continue
         read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
         size = max(graph.values[v].size for v in node.outputs)

@@ -48,7 +48,7 @@ class Painting:
 
 
 # Python 3.11 takes long to look up a member of an enumeration, and this code is hot.
-_CLEAR, _STRUCTURAL, _DOWNSTREAM = Kind.CLEAR, Trait.STRUCTURAL, Rule.DOWNSTREAM
+_CLEAR, _STRUCTURAL = Kind.CLEAR, Trait.STRUCTURAL
 
 
 class Canvas:
@@ -144,7 +144,7 @@ class Canvas:
 
         It moves, selects, clips or compares, and half reached it from an operand.
         """
-        return self._clear[node] and self.rules[node] is _DOWNSTREAM
+        return self._clear[node] and self.rules[node] is Rule.DOWNSTREAM
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
         """Returns the nodes that read values, directly or through transparent nodes.
@@ -165,7 +165,7 @@ class Canvas:
             made = known[value]
             body = nodes[made.producer].body if made.producer >= 0 else made.body
             for reader, _ in self.consumers[value]:
-                transparent = self._clear[reader] and self.rules[reader] is _DOWNSTREAM
+                transparent = self._clear[reader] and self.rules[reader] is Rule.DOWNSTREAM
                 if transparent and nodes[reader].body == body and reader not in but:
                     new = [v for v in nodes[reader].outputs if known[v].paintable and v not in seen]
                     seen.update(new)
