@@ -29,6 +29,7 @@ from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
+_KEEPS = frozenset({Trait.COMMUTES, Trait.SQUARES})
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
 
@@ -176,16 +177,27 @@ class _Search(Dots):
                     return True
             elif subtracts and self._subtracts_parts(made):
                 return True
-            elif apart or Trait.COMMUTES in made.traits:
+            elif apart or not _KEEPS.isdisjoint(made.traits):
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
 
     def _is_derivative(self, node: Node) -> bool:
-        """Checks if a node is ``1 - y`` that only multiplies, as in the derivative of ``y``."""
+        """Checks if a node is ``1 - y`` in the first derivative of ``y``.
+
+        There it multiplies once, by a cotangent or by ``y``, whose product a cotangent multiplies.
+        The second derivative reads it again.
+        """
         if self.graph.values[node.inputs[0]].constant is None:
             return False
-        readers = (self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v])
-        return all(Trait.MULTIPLIES in reader.traits for reader in readers)
+        reader = self._multiplied(node)
+        if reader is None or not follow(self.graph, reader.inputs, node.inputs[1:]):
+            return reader is not None
+        return self._multiplied(reader) is not None
+
+    def _multiplied(self, node: Node) -> Node | None:
+        """Returns the product that reads the result of a node, if nothing else does."""
+        read = [self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v]]
+        return read[0] if len(read) == 1 and Trait.MULTIPLIES in read[0].traits else None
 
     @functools.cached_property
     def _allowed(self) -> int:
@@ -252,7 +264,25 @@ class _Search(Dots):
                     found[value] = max(found[value], most)
         return found
 
+    @functools.cached_property
+    def _gradients(self) -> set[tuple[int, int]]:
+        """For each gradient of a last dot, the origin of its cotangent and the size of its result.
+
+        The gradient of such a gradient reads the same cotangent, and a value of that size.
+        """
+        return {
+            (self._source(value), self._size(node.outputs[0]))
+            for node in map(self.graph.nodes.__getitem__, self._bits)
+            for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True)
+            if self._is_first_gradient(value, other)
+        }
+
     def _is_gradient(self, value: int, other: int) -> bool:
+        """Checks if a dot that reads two values is a gradient, or the gradient of a gradient."""
+        first = self._is_first_gradient(value, other)
+        return first or (self._source(value), self._size(other)) in self._gradients
+
+    def _is_first_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
         key = self._source(other), self._size(value)
         return bool(self._reading.get(key, 0) & self._last[value])
