@@ -18,6 +18,7 @@ derivative multiplies.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from itertools import zip_longest
 
@@ -30,8 +31,11 @@ from duotone.precision.safety.dot_operands import Dots
 
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
 _KEEPS = frozenset({Trait.COMMUTES, Trait.SQUARES})
+_ANY = -1
+"""Stands for every size next to a value of which no front end knows the shape."""
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
+_SMALL = "between the last dot and the loss: a small array, and no dot rounds it"
 
 
 def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
@@ -46,8 +50,11 @@ def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
     """
     search = _Search(graph, classes)
     saturating = (node.index for node in graph.nodes if search.is_saturating(node))
-    return dict.fromkeys(search.before_differences(), _DIFFERENCE) | dict.fromkeys(
-        saturating, _LIMIT
+    small = (node.index for node in graph.nodes if search.is_small(node))
+    return (
+        dict.fromkeys(small, _SMALL)
+        | dict.fromkeys(search.before_differences(), _DIFFERENCE)
+        | dict.fromkeys(saturating, _LIMIT)
     )
 
 
@@ -69,15 +76,25 @@ class _Search(Dots):
         infers = self.classes.nodes[node.index].kind is Kind.INFER
         return saturates and infers and self.is_head(node) and self._is_compared(node)
 
+    def is_small(self, node: Node) -> bool:
+        """Checks if a node computes a head of final dots that is no larger than their operands.
+
+        Gradients read it too. Without them, it is state, which is full in any case.
+        """
+        infers = self.classes.nodes[node.index].kind is Kind.INFER
+        if not infers or Trait.COMMUTES in node.traits or not self.is_head(node):
+            return False
+        (value, *_), last = node.outputs, self._last[node.outputs[0]]
+        if not self._before_dots[value] or last & ~self._final:
+            return False
+        return any(self._size(value) <= size for bit, size in self._read.items() if bit & last)
+
     def before_differences(self) -> set[int]:
-        """Returns the heads that compute the operands of differences and of decisions."""
-        queue = [
-            value
-            for node in self.graph.nodes
-            if self._compares(node) or self._orders(node)
-            for value in node.inputs
-        ]
-        found, seen = set[int](), set(queue)
+        """Returns differences, and the heads that lead to their operands and to decisions."""
+        found = {node.index for node in self.graph.nodes if self._compares(node)}
+        decisions = (node.index for node in self.graph.nodes if self._orders(node))
+        queue = [v for index in (*found, *decisions) for v in self.graph.nodes[index].inputs]
+        seen = set(queue)
         while queue:
             made = self.maker(queue.pop())
             if made is None or not self.is_head(made):
@@ -147,12 +164,17 @@ class _Search(Dots):
         return value
 
     def _source(self, value: int) -> int:
-        """Returns the origin of a value, also upstream of the slices and stacks of loops."""
-        value = self.origin(value)
-        while (made := self.maker(value)) is not None and not SLICES_OF_LOOPS.isdisjoint(
-            made.traits
-        ):
-            value = self.origin(made.inputs[0])
+        """Returns the origin of a value, also upstream of the slices and stacks of loops.
+
+        Two parts of one array, such as the weights of two layers, have different origins.
+        """
+        while (made := self.maker(value)) is not None:
+            earlier = self.before(value)
+            if not SLICES_OF_LOOPS.isdisjoint(made.traits):
+                earlier = made.inputs[0]
+            elif earlier is None or self._size(earlier) > self._size(value):
+                break
+            value = earlier
         return value
 
     def _size(self, value: int) -> int:
@@ -189,10 +211,10 @@ class _Search(Dots):
         """
         if self.graph.values[node.inputs[0]].constant is None:
             return False
-        reader = self._multiplied(node)
-        if reader is None or not follow(self.graph, reader.inputs, node.inputs[1:]):
-            return reader is not None
-        return self._multiplied(reader) is not None
+        product = self._multiplied(node)
+        if product is not None and node.inputs[1] in product.inputs:
+            product = self._multiplied(product)
+        return product is not None
 
     def _multiplied(self, node: Node) -> Node | None:
         """Returns the product that reads the result of a node, if nothing else does."""
@@ -226,14 +248,21 @@ class _Search(Dots):
 
     @functools.cached_property
     def _reading(self) -> dict[tuple[int, int], int]:
-        """By the origin of an operand and the size of the result, the dots that read it."""
+        """By the origin of an operand and the size of the result, or any, the dots that read it."""
         found: dict[tuple[int, int], int] = {}
         for index, bit in self._bits.items():
             node = self.graph.nodes[index]
             for value in node.inputs:
-                key = self._source(value), self._size(node.outputs[0])
-                found[key] = found.get(key, 0) | bit
+                origin = self._source(value)
+                for key in ((origin, self._size(node.outputs[0])), (origin, _ANY)):
+                    found[key] = found.get(key, 0) | bit
         return found
+
+    def _readers(self, other: int, value: int) -> int:
+        """Returns the dots that read an operand and whose results are as large as a value."""
+        sides = self.graph.values[value].shape
+        size = self._size(value) if all(isinstance(side, int) for side in sides) else _ANY
+        return self._reading.get((self._source(other), size), 0)
 
     @functools.cached_property
     def _in_network(self) -> list[bool]:
@@ -265,6 +294,47 @@ class _Search(Dots):
         return found
 
     @functools.cached_property
+    def _before_dots(self) -> list[bool]:
+        """For each value, whether a dot follows."""
+        found = [False] * len(self.graph.values)
+        for node in reversed(self.graph.nodes):
+            if node.index in self._bits or any(map(found.__getitem__, node.outputs)):
+                for value in node.inputs:
+                    found[value] = True
+        return found
+
+    @functools.cached_property
+    def _read(self) -> dict[int, int]:
+        """By the bit of a dot, the size of its largest operand."""
+        nodes = self.graph.nodes
+        return {bit: max(map(self._size, nodes[i].inputs)) for i, bit in self._bits.items()}
+
+    @functools.cached_property
+    def _final(self) -> int:
+        """The half dots to which no other dots but gradients follow, and that are none."""
+        return sum(
+            bit
+            for index, bit in self._bits.items()
+            if bit & self._allowed
+            and not self._in_network[self.graph.nodes[index].outputs[0]]
+            and not self._is_backward(self.graph.nodes[index])
+        )
+
+    def _is_backward(self, dot: Node) -> bool:
+        """Checks if a dot reads an operand of an earlier dot, and a later value of its size."""
+        for value, other in zip(dot.inputs[:2], reversed(dot.inputs[:2]), strict=True):
+            producer = self.graph.values[value].producer
+            before = (1 << bisect.bisect_right(self._indices, producer)) - 1
+            if self._readers(other, value) & before:
+                return True
+        return False
+
+    @functools.cached_property
+    def _indices(self) -> list[int]:
+        """The indices of all dots, in order."""
+        return list(self._bits)
+
+    @functools.cached_property
     def _gradients(self) -> set[tuple[int, int]]:
         """For each gradient of a last dot, the origin of its cotangent and the size of its result.
 
@@ -284,5 +354,4 @@ class _Search(Dots):
 
     def _is_first_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
-        key = self._source(other), self._size(value)
-        return bool(self._reading.get(key, 0) & self._last[value])
+        return bool(self._readers(other, value) & self._last[value])

@@ -33,7 +33,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.terms import moved, scales, subtracts
+from duotone.graph.terms import following, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -249,18 +249,47 @@ class _Search(Dots):
         if not any(map(self._cancels, dot.inputs)):
             return []
         dots = [dot] if self._is_allowed(dot) else []
-        makers = self._inferred(self.makers(map(self.origin, dot.inputs)))
-        return [node.index for node in (*dots, *makers)]
+        makers = self.makers(map(self.origin, dot.inputs))
+        products = [made for made in makers if self._is_of_results(made)]
+        gradients = [index for made in products for index in self.gradients(made)]
+        makers += self.makers(self.origin(v) for made in products for v in made.inputs)
+        return [n.index for n in (*dots, *products, *self._inferred(makers))] + gradients
 
     def _cancels(self, value: int) -> bool:
-        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one."""
+        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one.
+
+        A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
+        """
         values = self.graph.values
         while (known := values[value].constant) is None:
             earlier = self.before(value)
             if earlier is None:
-                return False
+                made = self.maker(value)
+                return made is not None and self._subtracts_known(made)
             value = earlier
         return known.cancels
+
+    def _subtracts_known(self, node: Node) -> bool:
+        """Checks if a node subtracts numbers that are known before any call."""
+        return Trait.SUBTRACTS in node.traits and self._known.issuperset(node.outputs)
+
+    @functools.cached_property
+    def _known(self) -> set[int]:
+        """The values that follow from constants and counters alone."""
+        found = {value.index for value in self.graph.values if value.constant is not None}
+        for node in self.graph.nodes:
+            if found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return found
+
+    def _is_of_results(self, dot: Node) -> bool:
+        """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
+        return self._is_allowed(dot) and self._after.issuperset(dot.inputs)
+
+    @functools.cached_property
+    def _after(self) -> set[int]:
+        """The values that follow from half dots."""
+        return following(self.graph, self._is_allowed)
 
     def _differences(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
