@@ -411,7 +411,7 @@ def test_the_original_breaks_on_these(tf):
 
 def test_the_loss_of_sparsemax_has_its_gradient(tf):
     """Catches: a gradient of unknown shape is no dot's, so the scores are part of the network."""
-    weights = _random(16, 32, seed=1) / 4, _random(32, 16, seed=2) / 6
+    x, *weights = _random(64, 16, seed=3), _random(16, 32, seed=1) / 4, _random(32, 16, seed=2) / 6
 
     def loss(x, first, second):
         scores = 3 * (tf.tanh(x @ first) @ second) + 5
@@ -420,11 +420,11 @@ def test_the_loss_of_sparsemax_has_its_gradient(tf):
         chosen = tf.cast(1 + count * largest > total, tf.int32)
         size = tf.reduce_sum(chosen, 1, keepdims=True)
         limit = (tf.gather(total, size - 1, batch_dims=1) - 1) / tf.cast(size, tf.float32)
-        picked = tf.where(scores > limit, scores**2 - limit**2, tf.zeros_like(scores))
+        picked = tf.where(scores > limit, scores * scores - limit * limit, tf.zeros_like(scores))
         value = tf.reduce_mean(tf.reduce_sum(picked, 1) / 2 - scores[:, 0])
-        return tf.gradients(value, [first, second])
+        return [value, *tf.gradients(value, [first, second])]
 
-    graph, fetch, feed = graph_of(tf, loss, X[:, :16], *weights)
+    graph, fetch, feed = graph_of(tf, loss, x, *weights)
     full = run(tf, graph, fetch, **feed)
     policy = Policy(rules_remove={"device"})
     done = rewrite(graph, fetch=fetch, dtype="bfloat16", policy=policy)

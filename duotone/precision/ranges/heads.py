@@ -13,13 +13,21 @@ This search denies heads that saturate and whose distance from the limit is read
 results a difference compares with what follows from other dots, or with another part or another
 arrangement of the same array, and heads that are sorted or compared with a number computed from
 them. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
-derivative multiplies.
+first derivative multiplies; a second derivative and ``y * (1 - y)`` in the loss compare it.
+
+It also denies all arithmetic of a head that gradients read, in arrays no larger than the operands
+of the last dot. Cotangents may nearly cancel there (behind two norms, for example), and float32
+costs little. The logits of a language model are larger, so they are left to other rules::
+
+    a final dot   a dot from which no dot but gradients follows, and no gradient itself
+    small         a head that follows from final dots alone, no larger than what they read
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
@@ -260,9 +268,11 @@ class _Search(Dots):
 
     def _readers(self, other: int, value: int) -> int:
         """Returns the dots that read an operand and whose results are as large as a value."""
+        return self._reading.get((self._source(other), self._known_size(value)), 0)
+
+    def _known_size(self, value: int) -> int:
         sides = self.graph.values[value].shape
-        size = self._size(value) if all(isinstance(side, int) for side in sides) else _ANY
-        return self._reading.get((self._source(other), size), 0)
+        return self._size(value) if all(isinstance(side, int) for side in sides) else _ANY
 
     @functools.cached_property
     def _in_network(self) -> list[bool]:
@@ -315,10 +325,30 @@ class _Search(Dots):
         return sum(
             bit
             for index, bit in self._bits.items()
-            if bit & self._allowed
+            if bit & self._allowed & ~self._tied
             and not self._in_network[self.graph.nodes[index].outputs[0]]
             and not self._is_backward(self.graph.nodes[index])
         )
+
+    @functools.cached_property
+    def _tied(self) -> int:
+        """The dots whose square weight may be that of a next layer.
+
+        Its gradients with respect to both operands read one cotangent, and a next layer does not.
+        """
+        found, nodes = 0, self.graph.nodes
+        dots = {bit: nodes[index].inputs[:2] for index, bit in self._bits.items()}
+        pairs = {frozenset(map(self._source, operands)) for operands in dots.values()}
+        for index in self._bits:
+            size = self._size(nodes[index].outputs[0])
+            for value, other in itertools.permutations(nodes[index].inputs[:2]):
+                square = self._known_size(value) in (size, _ANY)
+                bits = self._readers(other, value) & self._last[value] if square else 0
+                for bit in (bit for bit in dots if bit & bits):
+                    rest = set(map(self._source, dots[bit])) - {self._source(other)}
+                    if any(frozenset({self._source(value), v}) not in pairs for v in rest):
+                        found |= bit
+        return found
 
     def _is_backward(self, dot: Node) -> bool:
         """Checks if a dot reads an operand of an earlier dot, and a later value of its size."""

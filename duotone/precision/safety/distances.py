@@ -17,7 +17,7 @@ with the same window, as the gradient does: it multiplies factors with differenc
 
 A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
 derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
-operand.
+operand. So is one with a computed difference of known arrays (a centring matrix).
 
 ``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
@@ -265,13 +265,10 @@ class _Search(Dots):
             earlier = self.before(value)
             if earlier is None:
                 made = self.maker(value)
-                return made is not None and self._subtracts_known(made)
+                subtracts = made is not None and Trait.SUBTRACTS in made.traits
+                return subtracts and value in self._known
             value = earlier
         return known.cancels
-
-    def _subtracts_known(self, node: Node) -> bool:
-        """Checks if a node subtracts numbers that are known before any call."""
-        return Trait.SUBTRACTS in node.traits and self._known.issuperset(node.outputs)
 
     @functools.cached_property
     def _known(self) -> set[int]:
