@@ -2,10 +2,11 @@
 
 ::
 
-    given       values that follow from no dot, and such values moved a little by a network
+    given       values that follow from no dot, and such values moved or scaled a little by a
+                network
     denied      a dot of given values that reaches a sine by scaling and shifting only
                 (random Fourier features, the first layer of a network of sines), and the sums
-                that moved its operands
+                and products that moved its operands
                 the arithmetic in front of an outer product that reaches a sine in the same way
                 (a network's result times several rates)
 
@@ -50,6 +51,8 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         if classes.nodes[node.index].kind is Kind.ALLOW:
             if after.isdisjoint(node.inputs) or exact.moves(node.inputs):
                 found |= {node.index, *exact.sums_before(node.inputs)}
+            elif scalings := exact.scalings(node.inputs):
+                found |= {node.index, *scalings}
         elif _is_outer(graph, node):
             factors += node.inputs
         elif not node.traits.isdisjoint(_SHIFTS):

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Graph, Node, Value
-from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts
+from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts, unscaled
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
@@ -105,6 +105,32 @@ class Exact:
                 found.add(node.index)
             queue += node.inputs
         return found
+
+    def scalings(self, values: Sequence[int]) -> set[int]:
+        """Returns what scales exact numbers by factors near 1, if all of some values are such.
+
+        In a network that a mask multiplies, ``h * mask``, no constant is added to a factor, and
+        none is an exponential.
+        """
+        found = set[int]()
+        for value in self._after.intersection(values) - self.exact:
+            product = unscaled(self._graph, value)
+            if product in self.exact or not self._is_weighted(product, self.exact):
+                return set()
+            made = self._graph.nodes[self._graph.values[product].producer]
+            makers = (self._graph.values[v].producer for v in made.inputs if v in self._after)
+            factors = {index for index in makers if self._shifts(self._graph.nodes[index])}
+            if not factors:
+                return set()
+            found |= {self._graph.values[value].producer, made.index, *factors}
+        return found
+
+    def _shifts(self, node: Node) -> bool:
+        """Checks if a node adds a constant to what follows from a half dot, or raises one to it."""
+        constants = [self._graph.values[v].constant for v in node.inputs]
+        adds = Trait.ADDS in node.traits and any(known and known.low > 0.0 for known in constants)
+        after = not self._after.isdisjoint(node.inputs)
+        return after and (adds or Trait.EXPONENTIAL in node.traits)
 
     def subtracted(self, node: Node) -> Iterator[int]:
         """Yields the operands whose difference a node computes, if both are exact."""

@@ -17,7 +17,7 @@ with the same window, as the gradient does: it multiplies factors with differenc
 
 A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
 derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
-operand.
+operand. So is one with a computed difference of known arrays (a centring matrix).
 
 ``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
@@ -33,7 +33,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.terms import moved, scales, subtracts
+from duotone.graph.terms import following, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -249,18 +249,44 @@ class _Search(Dots):
         if not any(map(self._cancels, dot.inputs)):
             return []
         dots = [dot] if self._is_allowed(dot) else []
-        makers = self._inferred(self.makers(map(self.origin, dot.inputs)))
-        return [node.index for node in (*dots, *makers)]
+        makers = self.makers(map(self.origin, dot.inputs))
+        products = [made for made in makers if self._is_of_results(made)]
+        gradients = [index for made in products for index in self.gradients(made)]
+        makers += self.makers(self.origin(v) for made in products for v in made.inputs)
+        return [n.index for n in (*dots, *products, *self._inferred(makers))] + gradients
 
     def _cancels(self, value: int) -> bool:
-        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one."""
+        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one.
+
+        A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
+        """
         values = self.graph.values
         while (known := values[value].constant) is None:
             earlier = self.before(value)
             if earlier is None:
-                return False
+                made = self.maker(value)
+                subtracts = made is not None and Trait.SUBTRACTS in made.traits
+                return subtracts and value in self._known
             value = earlier
         return known.cancels
+
+    @functools.cached_property
+    def _known(self) -> set[int]:
+        """The values that follow from constants and counters alone."""
+        found = {value.index for value in self.graph.values if value.constant is not None}
+        for node in self.graph.nodes:
+            if found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return found
+
+    def _is_of_results(self, dot: Node) -> bool:
+        """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
+        return self._is_allowed(dot) and self._after.issuperset(dot.inputs)
+
+    @functools.cached_property
+    def _after(self) -> set[int]:
+        """The values that follow from half dots."""
+        return following(self.graph, self.classes.allowed)
 
     def subtracted(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
