@@ -182,14 +182,18 @@ class _Search(Dots):
 
         Two parts of one array, such as the weights of two layers, have different origins.
         """
-        while (made := self.maker(value)) is not None:
-            earlier = self.before(value)
-            if not SLICES_OF_LOOPS.isdisjoint(made.traits):
-                earlier = made.inputs[0]
-            elif earlier is None or self._size(earlier) > self._size(value):
-                break
-            value = earlier
-        return value
+        found = self._sources.get(value)
+        if found is None:
+            found = value
+            while (made := self.maker(found)) is not None:
+                earlier = self.before(found)
+                if not SLICES_OF_LOOPS.isdisjoint(made.traits):
+                    earlier = made.inputs[0]
+                elif earlier is None or self._size(earlier) > self._size(found):
+                    break
+                found = earlier
+            self._sources[value] = found
+        return found
 
     def _size(self, value: int) -> int:
         return self.graph.values[value].size
@@ -234,6 +238,10 @@ class _Search(Dots):
         """Returns the product that reads the result of a node, if nothing else does."""
         read = [self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v]]
         return read[0] if len(read) == 1 and Trait.MULTIPLIES in read[0].traits else None
+
+    @functools.cached_property
+    def _sources(self) -> dict[int, int]:
+        return {}
 
     @functools.cached_property
     def _allowed(self) -> int:
@@ -325,13 +333,12 @@ class _Search(Dots):
     @functools.cached_property
     def _final(self) -> int:
         """The half dots to which no other dots but gradients follow, and that are none."""
-        return sum(
-            bit
-            for index, bit in self._bits.items()
-            if bit & self._allowed & ~self._tied
-            and self.graph.nodes[index].outputs[0] not in self._in_network
-            and not self._is_backward(self.graph.nodes[index])
+        found = sum(
+            self._bits[dot.index]
+            for dot in self._dots_in(self._allowed)
+            if dot.outputs[0] not in self._in_network and not self._is_backward(dot)
         )
+        return found & ~self._tied if found else 0
 
     @functools.cached_property
     def _tied(self) -> int:
