@@ -26,7 +26,7 @@ STAGES: tuple[str, ...] = (
     "build",
     "classify",
     "ranges",
-    "amend",
+    "safety rules",
     "paint",
     "plan",
     "check",
@@ -42,7 +42,7 @@ _NAMES = {
     "classify": "classify",
     "find_ranges": "ranges",
     "check_classes": "check",
-    "allow_small_addends": "amend",
+    "allow_small_addends": "safety rules",
     "keep_accumulators": "paint",
     "fewer_casts": "paint",
     "check_painting": "check",
@@ -81,7 +81,7 @@ class Clock:
     def in_the_pipeline(self) -> Iterator[None]:
         """Every stage that the pipeline calls is timed."""
         modules = ((jaxpr_pipeline, _AROUND), (pipeline, _NAMES))
-        tables = (("PAINTERS", "paint"), ("SAFETY_RULES", "amend"))
+        tables = (("PAINTERS", "paint"), ("SAFETY_RULES", "safety rules"))
         with contextlib.ExitStack() as stack:
             for module, names in modules:
                 for name, stage in names.items():

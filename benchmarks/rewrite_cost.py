@@ -32,7 +32,7 @@ from benchmarks.zoo.case import Case
 
 QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-PAINTING = ("build", "classify", "ranges", "amend", "paint", "plan", "check")
+PAINTING = ("build", "classify", "ranges", "safety rules", "paint", "plan", "check")
 _FRAMES, _PERIOD = 10, 150
 """Frames by which a round is deeper than the one before; as many as fill a piece of CPython's
 stack begin anew."""

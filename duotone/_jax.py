@@ -209,20 +209,17 @@ class BoundOnce:
         self._bound: dict[Any, Any] = {}
 
     def __call__(self, function: Callable[..., Any], operands: Sequence[Any], *statics: Any) -> Any:
-        """Returns ``function(*operands, *statics)``, one array.
-
-        Args:
-            function: of operands and statics.
-            operands: arrays.
-            statics: hashable.
-        """
+        """Returns ``function(*operands, *statics)``, one array, of statics that have a hash."""
         trace = _private_core.trace_ctx.trace
         if type(trace) is not _staging.DynamicJaxprTrace or not all(
             type(x) is _staging.DynamicJaxprTracer and x._trace is trace for x in operands
         ):
             return function(*operands, *statics)
         key = (function, *[x.aval for x in operands], statics, _config.trace_context())
-        bound = self._bound.get(key)
+        try:
+            bound = self._bound.get(key)
+        except TypeError:  # a static has none
+            return function(*operands, *statics)
         if bound is not None:
             avals, primitive, params, effects = bound
             source = _source_info.current()

@@ -50,8 +50,8 @@ def page() -> str:
     """The page."""
     rows = []
     for rule in Rule:
-        amend = SAFETY_RULES.get(rule)
-        by = f"`{amend.__module__.replace('.', '/')}.py`" if amend else _where(rule)
+        apply = SAFETY_RULES.get(rule)
+        by = f"`{apply.__module__.replace('.', '/')}.py`" if apply else _where(rule)
         off = _DECIDED_WITH.get(rule, rule)
         off = f"`{off}`" if off in REMOVABLE["rules_remove"] else "no"
         rows.append(f"| `{rule}` | {rule.words} | {off} | {by} |")

@@ -26,13 +26,13 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from duotone.errors import RewriteError
 from duotone.graph.frozen import frozen
 from duotone.graph.magnitude import Magnitude
-from duotone.ops.traits import UNDESCRIBED, Traits
+from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 FULL_DTYPE = "float32"
 """The dtype that a painter may change; all other dtypes are left alone."""
@@ -299,18 +299,54 @@ class Graph:
                 readers[value].append((node.index, slot))
         return readers
 
-    def constants(self, node: Node) -> Iterator[tuple[int, Magnitude]]:
-        """Returns the slot and magnitude of each constant that a node may have in half.
+    def having(self, *traits: Trait) -> Sequence[Node]:
+        """Returns the nodes that have at least one of some traits, in program order."""
+        found = self._having.get(traits)
+        if found is None:
+            groups = [nodes for own, nodes in self._alike.items() if not own.isdisjoint(traits)]
+            found = sorted(itertools.chain(*groups), key=operator.attrgetter("index"))
+            self._having[traits] = found
+        return found
+
+    @functools.cached_property
+    def _having(self) -> dict[tuple[Trait, ...], Sequence[Node]]:
+        return {}
+
+    @functools.cached_property
+    def _alike(self) -> Mapping[Traits, Sequence[Node]]:
+        """The nodes by all their traits: a program has few combinations."""
+        groups: dict[Traits, list[Node]] = {}
+        for node in self.nodes:
+            groups.setdefault(node.traits, []).append(node)
+        return groups
+
+    @functools.cached_property
+    def moved_from(self) -> Sequence[int]:
+        """For each value, the value from which it was moved; its own index if no node moves it."""
+        found = list(range(len(self.values)))
+        for node in self.having(Trait.COMMUTES):
+            if len(node.inputs) == 1 and Trait.ITERATES not in node.traits:
+                for value in node.outputs:
+                    found[value] = found[node.inputs[0]]
+        return found
+
+    @functools.cached_property
+    def constants(self) -> Mapping[int, Sequence[tuple[int, Magnitude]]]:
+        """By index, the nodes that may have constants in half: the slot and magnitude of each.
 
         The fill value of a gather counts as one more slot after its operands.
         """
-        for slot, value in enumerate(node.inputs):
-            magnitude = self.values[value].constant
-            if magnitude is not None and node.half_inputs[slot]:
-                yield slot, magnitude
-        fill = node.attributes.get("fill")
-        if isinstance(fill, float) and node.half_outputs[0]:
-            yield len(node.inputs), Magnitude.of(fill)
+        known = {v.index: v.constant for v in self.values if v.constant is not None}
+        found: dict[int, list[tuple[int, Magnitude]]] = {}
+        for node in self.nodes:
+            if not known.keys().isdisjoint(node.inputs):
+                slots = zip(node.inputs, node.half_inputs, strict=True)
+                read = [(i, known[v]) for i, (v, half) in enumerate(slots) if half and v in known]
+                found[node.index] = read
+            fill = node.attributes.get("fill")
+            if isinstance(fill, float) and node.half_outputs[0]:
+                found.setdefault(node.index, []).append((len(node.inputs), Magnitude.of(fill)))
+        return found
 
     @functools.cached_property
     def fixed_storage(self) -> Sequence[Paint | None]:
@@ -339,33 +375,3 @@ class Graph:
     def trips(self, node: Node) -> int:
         """Returns how often ``node`` runs in one run of the program."""
         return self.bodies[node.body].trips
-
-
-def check_graph(graph: Graph) -> Graph:
-    """Returns ``graph`` if its parts fit together.
-
-    Raises:
-        RewriteError: an index points nowhere, a slot that is not float32 claims it may be half, or
-            a value names a producer that does not make it.
-    """
-    for position, value in enumerate(graph.values):
-        if value.index != position:
-            raise RewriteError(f"value {value.index} is at position {position}")
-        if value.producer >= 0 and value.index not in graph.nodes[value.producer].outputs:
-            raise RewriteError(f"value {position} is not a result of node {value.producer}")
-    for position, node in enumerate(graph.nodes):
-        if node.index != position:
-            raise RewriteError(f"node {node.index} ({node.op}) is at position {position}")
-        for values, flags in (
-            (node.inputs, node.half_inputs),
-            (node.outputs, node.half_outputs),
-        ):
-            if len(values) != len(flags):
-                raise RewriteError(f"node {position} ({node.op}): flags do not match its slots")
-            for value, flag in zip(values, flags, strict=True):
-                if flag and not graph.values[value].paintable:
-                    raise RewriteError(
-                        f"node {position} ({node.op}) at {node.source}: a slot of dtype "
-                        f"{graph.values[value].dtype} claims it may be half"
-                    )
-    return graph

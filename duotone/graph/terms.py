@@ -10,14 +10,7 @@ from duotone.ops.traits import Trait
 
 def moved(graph: Graph, value: int) -> Value:
     """Returns the value from which a value was moved; the value itself if no node moves it."""
-    found = graph.values[value]
-    while found.producer >= 0:
-        node = graph.nodes[found.producer]
-        moves = Trait.COMMUTES in node.traits and Trait.ITERATES not in node.traits
-        if len(node.inputs) != 1 or not moves:
-            break
-        found = graph.values[node.inputs[0]]
-    return found
+    return graph.values[graph.moved_from[value]]
 
 
 def is_one(graph: Graph, value: int) -> bool:
@@ -110,33 +103,28 @@ SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 """Traits of operations that scale an operand by another one, element by element."""
 
 
-def _never(node: Node) -> bool:
-    return False
-
-
-def _always(node: Node, value: int) -> bool:
-    return True
-
-
 def following(
     graph: Graph,
-    begins: Callable[[Node], bool] = _never,
+    begins: Collection[int] = (),
     *,
     values: Iterable[int] = (),
-    passes: Callable[[Node, int], bool] = _always,
+    passes: Callable[[Node, int], bool] | None = None,
 ) -> set[int]:
     """Returns the values that follow from some nodes or values, in program order.
 
     Args:
         graph: the program.
-        begins: returns True for a node whose results count.
+        begins: the indices of the nodes whose results count.
         values: further values that count.
-        passes: returns whether the results of a node follow from an operand of it.
+        passes: returns whether the results of a node follow from an operand of it; by default,
+            they follow from every operand.
     """
     found = set(values)
     for node in graph.nodes:
-        reached = () if found.isdisjoint(node.inputs) else node.inputs
-        if begins(node) or any(value in found and passes(node, value) for value in reached):
+        if node.index in begins or (
+            not found.isdisjoint(node.inputs)
+            and (passes is None or any(v in found and passes(node, v) for v in node.inputs))
+        ):
             found.update(node.outputs)
     return found
 

@@ -20,7 +20,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from duotone.errors import PolicyError
-from duotone.graph.graph import Graph, Paint, check_graph
+from duotone.graph.check import check_graph
+from duotone.graph.graph import Graph, Paint
 from duotone.precision.casts.beforehand import cast_beforehand
 from duotone.precision.casts.cast_plan import CastPlan, plan_casts
 from duotone.precision.casts.reductions import find_reductions

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from duotone.errors import RewriteError
-from duotone.graph.graph import HALF_TYPES, Boundary, Graph, Paint, check_graph
+from duotone.graph.check import check_graph
+from duotone.graph.graph import HALF_TYPES, Boundary, Graph, Paint
+from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import classify
 from duotone.precision.classify.lists import OpLists
 from duotone.precision.painters.painting import Canvas, Painting, check_painting
@@ -36,6 +38,38 @@ def test_half_types_agree_with_their_formats() -> None:
 def test_consumers_name_node_and_slot() -> None:
     graph = _graph()
     assert graph.consumers[graph.nodes[0].outputs[0]] == [(1, 0)]
+
+
+def test_having_lists_nodes_in_program_order() -> None:
+    t = Tiny()
+    x = t.input()
+    t.returns(t.op("reshape", t.op("add", t.op("div", x, x), t.op("reshape", x))))
+    graph = t.graph()
+
+    def names(*traits: Trait) -> list[str]:
+        return [node.op for node in graph.having(*traits)]
+
+    assert names(Trait.ADDS) == ["add"]
+    assert names(Trait.COMMUTES, Trait.DIVIDES) == ["div", "reshape", "reshape"]
+    assert names(Trait.CONTRACTS) == []
+
+
+def test_moved_from_ends_at_what_computes() -> None:
+    t = Tiny()
+    product = t.op("mul", t.input(), t.input())
+    moved = t.op("reshape", t.op("broadcast", product))
+    t.returns(t.op("add", moved, product))
+    graph = t.graph()
+    assert graph.moved_from[moved] == product
+    assert graph.moved_from[product] == product
+
+
+def test_constants_by_node_and_slot() -> None:
+    t = Tiny()
+    x = t.input()
+    t.returns(t.op("add", t.op("mul", x, t.constant(2.0)), x))
+    ((node, ((slot, magnitude),)),) = t.graph().constants.items()
+    assert (node, slot, magnitude.largest) == (0, 1, 2.0)
 
 
 def test_stored() -> None:

@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from duotone.graph.check import check_graph
 from duotone.graph.graph import (
     FULL_DTYPE,
     HALF_TYPES,
@@ -32,7 +33,6 @@ from duotone.graph.graph import (
     Node,
     Paint,
     Value,
-    check_graph,
 )
 from duotone.graph.magnitude import Magnitude
 from duotone.ops.entries import (

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from duotone import _jax
-from duotone.jaxpr.running.rewrite import Env
+from duotone.jaxpr.running.env import Env
 from tests.jaxpr.programs import half, named, traced
 
 X = jnp.ones((4, 8))

@@ -1,7 +1,8 @@
 """Front ends whose argument a network moved: as exact as with only that network in half.
 
 The programs are those of ``test_front_ends.py``, which pass for given arguments. Here one argument
-is the sum of the given array and the result of a dot, and the weights of that dot have a gradient.
+is the sum of the given array and the result of a dot, or the array scaled by such a result, and the
+weights of that dot have a gradient.
 """
 
 from __future__ import annotations
@@ -33,6 +34,18 @@ CASES = {
     "variance by dots": (front_ends.MOMENTS["variance by dots"], 0),
     "whitening": (front_ends.MOMENTS["whitening"], 0),
 }
+SCALED = [name for name in CASES if name.endswith("of 12")]
+
+
+def added(given: Any, found: Any, size: float) -> Any:
+    return given + 0.1 * size * found
+
+
+def scaled(given: Any, found: Any, size: float) -> Any:
+    return given * (1 + 0.05 * jnp.tanh(found))
+
+
+MOVES = [(name, added) for name in CASES] + [(name, scaled) for name in SCALED]
 
 
 def weigh(x: Any) -> Any:
@@ -41,19 +54,20 @@ def weigh(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("name", CASES)
-def test_a_moved_argument_is_as_exact_as_with_its_network_in_half(name: str, half: str) -> None:
+@pytest.mark.parametrize(("name", "move"), MOVES)
+def test_a_moved_argument_is_as_exact_as_with_its_network_in_half(
+    name: str, move: Callable[..., Any], half: str
+) -> None:
     (program, args), slot = CASES[name]
     args = tuple(map(np.asarray, args))
     random, given = np.random.default_rng(0), args[slot]
     width = max(given.shape[-1], 8)
     codes = random.standard_normal((*given.shape[:-1], width)).astype(np.float32)
     w = (random.standard_normal((width, given.shape[-1])) / width**0.5).astype(np.float32)
-    step = 0.1 * float(np.std(given))
 
     def moved(w: Any, codes: Any, *args: Any, dot: Callable[..., Any] = jnp.einsum) -> Any:
         def loss(w: Any) -> Any:
-            made = args[slot] + step * dot("...i,ij->...j", codes, w)
+            made = move(args[slot], dot("...i,ij->...j", codes, w), float(np.std(given)))
             out = jax.tree.leaves(program(dot, *args[:slot], made, *args[slot + 1 :]))
             sizes = [jnp.sqrt(jnp.mean(jax.lax.stop_gradient(leaf) ** 2)) for leaf in out]
             parts = [jnp.sum(weigh(leaf)) / size for leaf, size in zip(out, sizes, strict=True)]

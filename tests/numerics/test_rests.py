@@ -113,6 +113,30 @@ def test_a_difference_by_a_constant_is_as_exact_as_the_last_dot(
     assert relative(without, want) > 4 * limit
 
 
+def alignment(w: Any, x: Any, dot: Callable[[Any, Any], Any] = jnp.matmul) -> Any:
+    """The gradient of a centred kernel alignment, whose centring matrix the program computes."""
+
+    def loss(w: Any) -> Any:
+        y, size = jax.nn.sigmoid(dot(x, w)), len(x)
+        centre = jnp.eye(size, dtype=x.dtype) - jnp.ones((size, size), x.dtype) / size
+        one, other = (centre @ (v @ v.T) @ centre for v in (y, x))
+        return jnp.sum(one * other) / jnp.sqrt(jnp.sum(one**2) * jnp.sum(other**2))
+
+    return jax.grad(loss)(w)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_computed_centring_is_as_exact_as_by_hand(half: str) -> None:
+    def by_hand(x: Any, w: Any) -> Any:
+        return jnp.matmul(x.astype(half), w.astype(half)).astype(jnp.float32)
+
+    want = reference(alignment, W, X)
+    found, hand = mixed(alignment, half, W, X), alignment(W, X, by_hand)
+    assert relative(found, want) < 2 * relative(hand, want)
+    without = mixed(alignment, half, W, X, rules_remove={"distance"})
+    assert relative(without, want) > 10 * relative(hand, want)
+
+
 PAIR = np.stack([np.eye(64), -np.eye(64)]).astype(np.float32)
 
 

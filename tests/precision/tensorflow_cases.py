@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from duotone.graph.graph import FULL_DTYPE, Body, BodyKind, Graph, Node, Value, check_graph
+from duotone.graph.check import check_graph
+from duotone.graph.graph import FULL_DTYPE, Body, BodyKind, Graph, Node, Value
 from duotone.ops.entries import Entry, Kind
 
 _FILE = Path(__file__).with_name("tensorflow_cases.txt")

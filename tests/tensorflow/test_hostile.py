@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duotone import Policy
 from duotone.tensorflow import rewrite
 from tests.tensorflow.in_tensorflow import graph_of, needs_tensorflow, run
 
@@ -406,3 +407,26 @@ def test_the_original_breaks_on_these(tf):
         done = rewrite(graph, fetch=fetch, painter="tensorflow")
         full, half = (run(tf, g, fetch, **feed)[0] for g in (graph, done.graph_def))
         assert _error(half, full) > 0.05, name
+
+
+def test_the_loss_of_sparsemax_has_its_gradient(tf):
+    """Catches: a gradient of unknown shape is no dot's, so the scores are part of the network."""
+    x, *weights = _random(64, 16, seed=3), _random(16, 32, seed=1) / 4, _random(32, 16, seed=2) / 6
+
+    def loss(x, first, second):
+        scores = 3 * (tf.tanh(x @ first) @ second) + 5
+        largest = tf.sort(scores, axis=1, direction="DESCENDING")
+        total, count = tf.cumsum(largest, 1), tf.range(1, 17, dtype=tf.float32)
+        chosen = tf.cast(1 + count * largest > total, tf.int32)
+        size = tf.reduce_sum(chosen, 1, keepdims=True)
+        limit = (tf.gather(total, size - 1, batch_dims=1) - 1) / tf.cast(size, tf.float32)
+        picked = tf.where(scores > limit, scores * scores - limit * limit, tf.zeros_like(scores))
+        value = tf.reduce_mean(tf.reduce_sum(picked, 1) / 2 - scores[:, 0])
+        return [value, *tf.gradients(value, [first, second])]
+
+    graph, fetch, feed = graph_of(tf, loss, x, *weights)
+    full = run(tf, graph, fetch, **feed)
+    policy = Policy(rules_remove={"device"})
+    done = rewrite(graph, fetch=fetch, dtype="bfloat16", policy=policy)
+    found = run(tf, done.graph_def, fetch, **feed)
+    assert all(_error(a, b) < TOLERANCE["bfloat16"] for a, b in zip(found, full, strict=True))

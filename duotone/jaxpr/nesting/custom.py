@@ -22,9 +22,10 @@ from duotone import _jax
 from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
+from duotone.jaxpr.running.env import Env
 from duotone.jaxpr.running.jaxprs import function_name
 from duotone.jaxpr.running.passes import is_float, no_tangent
-from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
+from duotone.jaxpr.running.rewrite import Handler, Rewriter
 from duotone.policy.regions import marker_of, without_regions
 
 _T = TypeVar("_T")

@@ -19,7 +19,8 @@ from duotone import _jax
 from duotone.graph.graph import Paint
 from duotone.jaxpr.nesting.sums import stacked_operands, with_sums
 from duotone.jaxpr.reading.program import Program, Step
-from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
+from duotone.jaxpr.running.env import Env
+from duotone.jaxpr.running.rewrite import Handler, Rewriter
 
 Results = Iterable[tuple[Paint, Any]]
 

@@ -15,7 +15,8 @@ from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.optimizations import bind_maker
-from duotone.jaxpr.running.rewrite import Env, Rewriter
+from duotone.jaxpr.running.env import Env
+from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.precision.optimize.optimization import Optimization
 
 Operand = tuple[int, Paint]

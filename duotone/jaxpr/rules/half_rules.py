@@ -24,41 +24,45 @@ from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.phases import in_phases
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight, rows_dot_of_weight
 from duotone.jaxpr.rules.windows import window_dot
-from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter, is_host_array
+from duotone.jaxpr.running.env import Env
+from duotone.jaxpr.running.rewrite import Handler, Rewriter, is_host_array
 from duotone.ops.registry import registering
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.optimization import Layer
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
+_FULL = Paint.FULL  # bound once: this is hot
+
 
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """Binds one node."""
     (node,) = step.nodes
-
-    def own(operands: Sequence[Any]) -> list[Any]:
-        sums_devices = Trait.SUMS_DEVICES in r.graph.nodes[node].traits
-        if sums_devices and node in r.optimizations.reductions.nodes:
-            return _reduced(step.eqn, operands, np.dtype(r.optimizations.reductions.dtype))
-        computes_full = r.painting.compute[node] is Paint.FULL
-        return (_in_full if computes_full else _in_half)(r, step, env, operands)
-
     optimization = r.optimizations.at(node)
-    if optimization is not None:
-        results = [
-            apply_optimization(r, step, env, optimization, lambda operands: own(operands)[0])
-        ]
+    if optimization is None:
+        results = _own(r, step, env, r.operands_of(step, env))
     else:
-        operands = [
-            r.read(r.source(env, node, value), value, r.wanted(node, slot))
-            for slot, value in enumerate(step.inputs)
-        ]
-        results = own(operands)
-    kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
+
+        def own(operands: Sequence[Any]) -> Any:
+            return _own(r, step, env, operands)[0]
+
+        results = [apply_optimization(r, step, env, optimization, own)]
+    half, store = r.graph.nodes[node].half_outputs, r.painting.store[node]
+    kept = [store if may_be_half else _FULL for may_be_half in half]
     return [
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _own(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """Binds one node in its own form."""
+    (node,) = step.nodes
+    reductions = r.optimizations.reductions
+    if node in reductions.nodes and Trait.SUMS_DEVICES in r.graph.nodes[node].traits:
+        return _reduced(step.eqn, operands, np.dtype(reductions.dtype))
+    computes_full = r.painting.compute[node] is _FULL
+    return (_in_full if computes_full else _in_half)(r, step, env, operands)
 
 
 def _reduced(eqn: _jax.Eqn, operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
@@ -132,7 +136,16 @@ def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[An
     """
     if any(_jax.holds_jaxpr(param) for param in step.eqn.params.values()):
         raise TypeError(f"{step.eqn.primitive.name} has a nested program traced for {FULL_DTYPE}")
-    return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
+    params = _half_parameters(r, step.eqn.params)
+    if step.eqn.primitive.multiple_results or step.eqn.effects:
+        return _jax.bind(step.eqn, operands, params)
+    return [r.bound_once(_bind_alone, operands, step.eqn.primitive, tuple(params.items()))]
+
+
+def _bind_alone(*given: Any) -> Any:
+    """Binds a primitive with one result; takes operands, the primitive, and its parameters."""
+    *operands, primitive, params = given
+    return primitive.bind(*operands, **primitive.get_bind_params(dict(params)))
 
 
 @_binding_rule("gather")

@@ -21,7 +21,8 @@ from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.library_gradients import dilated_gradient, transposed
 from duotone.jaxpr.rules.pooling import pooled
 from duotone.jaxpr.rules.scatters import one_hot
-from duotone.jaxpr.running.rewrite import Env, Rewriter
+from duotone.jaxpr.running.env import Env
+from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.precision.optimize.optimization import NOBODY, Optimization
 
 Own = Callable[[Sequence[Any]], Any]

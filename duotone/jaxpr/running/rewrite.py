@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,51 +29,10 @@ from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
+from duotone.jaxpr.running.env import Env
 from duotone.precision.casts.cast_plan import casting_inside
 
-
-class Env:
-    """Arrays by value and precision.
-
-    An environment inside a loop also sees its parents. Inside any other nested program it has only
-    the operands of that program. An environment that shadows contains recomputed values: for a
-    recomputed value, it never looks up the first computation in a parent.
-
-    Attributes:
-        shadows: whether it contains recomputed values.
-    """
-
-    def __init__(self, parent: Env | None = None, *, shadows: bool = False) -> None:
-        self._arrays: dict[tuple[int, Paint], Any] = {}
-        self._parent = parent
-        self._recomputed: dict[int, Env] = {}
-        self.shadows = shadows
-
-    def find(self, value: int, paint: Paint) -> Any:
-        """Returns the array, or ``None``."""
-        env: Env | None = self
-        while env is not None:
-            array = env._arrays.get((value, paint))
-            if array is not None or (env.shadows and env.holds(value)):
-                return array
-            env = env._parent
-        return None
-
-    def write(self, value: int, paint: Paint, array: Any) -> None:
-        """Keeps an array."""
-        self._arrays[value, paint] = array
-
-    def holds(self, value: int) -> bool:
-        """Checks if a value was written to this environment, not to a parent, in any precision."""
-        return any((value, paint) in self._arrays for paint in Paint)
-
-    def recomputed_at(self, site: int) -> Env:
-        """Returns the environment of the values recomputed at a site, a child of this one."""
-        if site not in self._recomputed:
-            # A cycle would keep every array of the program until the next garbage collection.
-            self._recomputed[site] = Env(weakref.proxy(self), shadows=True)
-        return self._recomputed[site]
-
+_FULL, _HALF = Paint.FULL, Paint.HALF  # bound once: these are hot
 
 Repaint = Callable[
     [_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary], tuple[str, ...]], "Rewriter"
@@ -256,25 +214,40 @@ class Rewriter:
 
     def _step(self, step: Step, env: Env) -> None:
         """Runs one step."""
-        with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
-            if self.touched(step):
-                with _jax.EquationContext(step.eqn):
-                    results = self._handlers[step.kind](self, step, env)
-            else:
-                results = [(Paint.FULL, array) for array in self._unchanged(step, env)]
-            results = list(results)
+        if self.mark is None:
+            results = self._results(step, env)
+        else:
+            with self.mark(step.first):
+                results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            rounded_once = value in self.recompute.rounded_once and paint is Paint.HALF
-            env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
+            if paint is _HALF and value in self.recompute.rounded_once:
+                array = lax.optimization_barrier(array)
+            env.write(value, paint, array)
 
-    def _unchanged(self, step: Step, env: Env) -> list[Any]:
-        """Returns the results of a step in which nothing is half."""
-        full = Paint.FULL
-        operands = [env.find(value, full) for value in step.inputs]
+    def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+        """Returns the results of a step, each with its precision."""
+        if self.touched(step):
+            with _jax.EquationContext(step.eqn):
+                return [*self._handlers[step.kind](self, step, env)]
+        operands = [env.find(value, _FULL) for value in step.inputs]
         if any(operand is None for operand in operands):
             with _jax.EquationContext(step.eqn):  # for the casts
-                operands = [self.read(env, value, full) for value in step.inputs]
-        return _jax.bind_again(step.eqn, operands)
+                operands = [self.read(env, value, _FULL) for value in step.inputs]
+        return [(_FULL, array) for array in _jax.bind_again(step.eqn, operands)]
+
+    def operands_of(self, step: Step, env: Env) -> list[Any]:
+        """Returns the operands of a first-order equation, in the precisions that its node wants."""
+        (node,) = step.nodes
+        half, wanted = self.graph.nodes[node].half_inputs, self.painting.compute[node]
+        recomputed = node in self._recomputed_reads
+        return [
+            self.read(
+                self.source(env, node, value) if recomputed else env,
+                value,
+                wanted if half[slot] else _FULL,
+            )
+            for slot, value in enumerate(step.inputs)
+        ]
 
     def source(self, env: Env, node: int, value: int) -> Env:
         """Returns the environment from which a node reads a value: ``env``, or that of a site.
@@ -362,8 +335,8 @@ class Rewriter:
 
     def match(self, array: Any, aval: Any, paint: Paint) -> Any:
         """Casts ``array`` to the dtype and the weak type of ``aval`` in a precision."""
-        full = paint is Paint.FULL
-        if full and getattr(array, "aval", None) == aval:
+        full, own = paint is _FULL, getattr(array, "aval", None)
+        if full and (own is aval or own == aval):
             return array  # the usual case
         weak = full and getattr(aval, "weak_type", False)
         dtype = getattr(aval, "dtype", None)

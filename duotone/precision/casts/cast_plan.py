@@ -93,15 +93,14 @@ def plan_casts(
     """
     readers: dict[tuple[int, Paint, int], list[int]] = {}
     hoisted: dict[int, dict[tuple[int, Paint], None]] = {}
+    stored, full = [graph.stored(painting.store, value) for value in graph.values], Paint.FULL
     for node in graph.nodes:
+        computes = painting.compute[node.index]
         for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
-            stored = graph.values[value]
-            if not stored.paintable:
+            want = computes if may_be_half else full
+            if stored[value] is want or not graph.values[value].paintable:
                 continue
-            want = painting.compute[node.index] if may_be_half else Paint.FULL
-            if graph.stored(painting.store, stored) is want:
-                continue
-            body, loops = body_of_cast(graph, stored.body, node.body)
+            body, loops = body_of_cast(graph, graph.values[value].body, node.body)
             readers.setdefault((value, want, body), []).append(node.index)
             for loop in loops:
                 hoisted.setdefault(loop, {})[value, want] = None
@@ -110,7 +109,7 @@ def plan_casts(
         wants = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}.get(boundary)
         if not output.paintable or wants is None:
             continue
-        if graph.stored(painting.store, output) is not wants:
+        if stored[value] is not wants:
             readers.setdefault((value, wants, 0), []).append(-1)
     selected = _selected_in_half(graph, classes, painting)
     casts: list[Cast] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -65,19 +66,29 @@ class NodeClass:
         return NodeClass(entry, rule=rule, origin=self.listed)
 
 
-_CONTRACTS = Trait.CONTRACTS  # bound once: these are hot
+_ALLOW, _CONTRACTS = Kind.ALLOW, Trait.CONTRACTS  # bound once: these are hot
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # without slots: cached properties need a ``__dict__``
 class Classes:
     """The class of each node, and the half type for which it holds."""
 
     nodes: tuple[NodeClass, ...]
     half: HalfType
 
+    @functools.cached_property
+    def allowed(self) -> frozenset[int]:
+        """The indices of the allow operations."""
+        allow = (i for i, found in enumerate(self.nodes) if found.entry.kind is _ALLOW)
+        return frozenset(allow)
+
     def is_dot(self, node: Node) -> bool:
         """Returns True for allow operations, and for dots that are too short to be one."""
-        return self.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
+        return node.index in self.allowed or _CONTRACTS in node.traits
+
+    def dots(self, graph: Graph) -> frozenset[int]:
+        """Returns the indices of the nodes of the program for which :meth:`is_dot` is true."""
+        return self.allowed.union(node.index for node in graph.having(_CONTRACTS))
 
     def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
         """Returns these classes, some replaced by index; the same object if none is."""
@@ -159,7 +170,8 @@ def classify(
         key = (node.op, node.list_key, names(node) if pins.full or pins.half else (), node.region)
         if key not in cache:
             cache[key] = _class_by_name(node, lists, pinned, force_all)
-        found.append(_with_constants(node, cache[key], graph, half))
+        by_name, constants = cache[key], graph.constants.get(node.index)
+        found.append(_with_constants(node, by_name, constants, half) if constants else by_name)
     return Classes(tuple(found), half)
 
 
@@ -212,7 +224,9 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
 _DECIDED = (Kind.DENY, Kind.UNLISTED)
 
 
-def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
+def _with_constants(
+    node: Node, found: NodeClass, constants: Sequence[tuple[int, Magnitude]], half: HalfType
+) -> NodeClass:
     """Denies a node that computes with a constant that half cannot represent.
 
     A constant that is too large denies, since the result may not fit either. A clear operation
@@ -225,7 +239,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """
     if found.pin is not None or found.kind in _DECIDED:
         return found
-    for slot, magnitude in graph.constants(node):
+    for slot, magnitude in constants:
         divisor = Trait.DIVIDES in node.traits and slot == 1
         if _is_too_large(node, found.kind, magnitude, half):
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
@@ -254,7 +268,7 @@ def computes_with_large(node: Node, kind: Kind, graph: Graph, half: HalfType) ->
     """
     return any(
         _is_too_large(node, kind, magnitude, half)
-        for slot, magnitude in graph.constants(node)
+        for slot, magnitude in graph.constants.get(node.index, ())
         if Trait.DIVIDES not in node.traits or slot != 1
     )
 

@@ -98,11 +98,11 @@ def _terms(node: Node, view: View) -> list[_Term]:
 
 def _fits(node: Node, view: View) -> bool:
     """Checks if the stacks of all sums of a loop are no larger than the slices that it reads."""
-    loop = [other for other in view.having(Trait.CARRIES) if other.body == node.body]
+    loop = [other for other in view.graph.having(Trait.CARRIES) if other.body == node.body]
     loop = [other for other in loop if Trait.SUMS in other.traits]
     dots = [dot for other in loop for dot, _ in _terms(other, view)]
     read = {value for dot in dots for value in dot.inputs}
-    slices = view.having(Trait.ITERATES)
+    slices = view.graph.having(Trait.ITERATES)
     sliced = {other.outputs[0] for other in slices if other.body == node.body}
     return _size(view, read - sliced) <= _size(view, sliced)
 

@@ -340,7 +340,7 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
             continue
         matched = [
             optimization
-            for node in view.having(entry.of)
+            for node in view.graph.having(entry.of)
             if (entry.layer, node.index) not in found
             and (optimization := entry.match(node, view)) is not None
         ]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Self
 
 from duotone.graph.graph import Graph, Node, Paint, Value
-from duotone.ops.traits import Trait, Traits
 from duotone.precision.classify.classes import Classes
 from duotone.precision.levels import Levels, find_levels
 from duotone.precision.painters.painting import Painting
@@ -48,19 +46,6 @@ class View:
     def levels(self) -> Levels:
         """Which operations can never be in one kernel."""
         return find_levels(self.graph, self.classes)
-
-    @functools.cached_property
-    def _families(self) -> dict[Traits, list[Node]]:
-        """The nodes by their set of traits."""
-        found: dict[Traits, list[Node]] = {}
-        for node in self.graph.nodes:
-            found.setdefault(node.traits, []).append(node)
-        return found
-
-    def having(self, trait: Trait) -> list[Node]:
-        """Returns all nodes with a trait, in program order."""
-        families = [nodes for traits, nodes in self._families.items() if trait in traits]
-        return sorted(itertools.chain(*families), key=lambda node: node.index)
 
     def value(self, index: int) -> Value:
         """Returns the value with an index."""

@@ -203,6 +203,7 @@ class _Planner:
     """The analysis of one program; it visits values in program order.
 
     Attributes:
+        far: values with readers that need them in memory, or recomputed.
         kept: values that are in memory for their far readers, if they have any.
         sites: the sites, by body and level.
         reads: as in :class:`Recompute`.
@@ -217,8 +218,10 @@ class _Planner:
         self.normalized = normalized
         self.readers = graph.consumers
         self.levels = view.levels
-        nodes = self.levels.nodes
-        self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]
+        nodes, heights = self.levels.nodes, self.levels.values
+        furthest = (max([nodes[r] for r, _ in rs], default=0) for rs in self.readers)
+        pairs = enumerate(zip(furthest, heights, strict=True))
+        self.far = {value for value, (level, height) in pairs if level > height}
         self.kept: set[int] = {value for value, _ in graph.outputs}
         self.sites: dict[tuple[int, int], _OpenSite] = {}
         self.reads: dict[tuple[int, int], int] = {}
@@ -233,8 +236,8 @@ class _Planner:
         """Decides on all values in program order, then shares the recomputed ones."""
         for node in self.graph.nodes:
             for value in node.outputs:
-                if far := self._far_readers(value):
-                    self._decide(node, self.graph.values[value], far)
+                if value in self.far:
+                    self._decide(node, self.graph.values[value], self._far_readers(value))
         self._share()
         sites = (
             Site(body, level, frozenset(site.recomputed), frozenset(site.roots))
@@ -246,7 +249,8 @@ class _Planner:
 
     def _share(self) -> None:
         """Lets all far readers at a site read the values recomputed there, cheap ones too."""
-        for node in self.graph.nodes:
+        readers = {reader for value in self.far for reader in self._far_readers(value)}
+        for node in map(self.graph.nodes.__getitem__, sorted(readers)):
             site = self.sites.get((node.body, self.levels.nodes[node.index]))
             if site is None or not self._may_read_recomputed(node.index, node.body):
                 continue
@@ -271,12 +275,7 @@ class _Planner:
         site.recomputed |= found[0]
         return True
 
-    def _has_far_readers(self, value: int) -> bool:
-        return self.furthest[value] > self.levels.values[value]
-
     def _far_readers(self, value: int) -> list[int]:
-        if not self._has_far_readers(value):
-            return []
         return [reader for reader, _ in self.readers[value] if self.levels.is_far(value, reader)]
 
     def _decide(self, node: Node, value: Value, far: list[int]) -> None:
@@ -354,7 +353,7 @@ class _Planner:
 
     def _is_kept(self, value: int) -> bool:
         """Returns True if a value is in memory for far readers whatever is decided here."""
-        return value in self.kept and self._has_far_readers(value)
+        return value in self.kept and value in self.far
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
         """Returns the values to recompute for one value, including it, and their large roots."""

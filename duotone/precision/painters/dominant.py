@@ -50,6 +50,8 @@ from duotone.precision.painters.painting import Canvas, Painting, may_store_half
 from duotone.precision.painters.taints import spread_taint
 from duotone.precision.rules import Rule
 
+_COMMUTES, _NOT_MOVING = Trait.COMMUTES, frozenset({Trait.SELECTS, Trait.REPEATS})
+
 
 def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:
     """Paints a graph by duotone's rules.
@@ -75,9 +77,9 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
 
 def paint_allow(canvas: Canvas) -> None:
     """Paints half what the allow list names."""
-    for node in canvas.graph.nodes:
-        if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
-            canvas.paint(node.index, Paint.HALF, Rule.ALLOW)
+    for index in sorted(canvas.classes.allowed):
+        if canvas.open[index]:
+            canvas.paint(index, Paint.HALF, Rule.ALLOW)
 
 
 def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
@@ -102,7 +104,7 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
 def _becomes_half(canvas: Canvas, node: Node, slot: int) -> bool:
     """Returns True if ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.entry(node.index)
-    if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
+    if canvas.dominates(node, slot, parts=Trait.PARTS in entry.traits):
         return True
     pairs = zip(node.inputs, node.half_inputs, strict=True)
     varying = [v for v, ok in pairs if ok and canvas.graph.values[v].constant is None]
@@ -149,10 +151,11 @@ def _state(canvas: Canvas) -> set[int]:
     reached = _leading_to(canvas, outputs, _computes)
     state = {index for index in reached if _computes(canvas, graph.nodes[index])}
     returned = _leading_to(canvas, outputs, _is_moving)
-    queue = deque(state)
+    queue, waiting = sorted(state - returned), state - returned  # readers first
     while queue:
-        index = queue.popleft()
-        if index not in state or index in returned:
+        index = queue.pop()
+        waiting.discard(index)
+        if index not in state:
             continue
         readers = canvas.readers(graph.nodes[index].outputs, but=state)
         only_state = all(r in state or canvas.compute[r] is Paint.FULL for r in readers)
@@ -160,7 +163,9 @@ def _state(canvas: Canvas) -> set[int]:
             continue
         state.discard(index)
         producers = (graph.values[value].producer for value in graph.nodes[index].inputs)
-        queue.extend(producer for producer in producers if producer in state)
+        again = {p for p in producers if p in state} - waiting - returned
+        queue += again
+        waiting |= again
     return state
 
 
@@ -220,15 +225,11 @@ def _leading_to(
 
 def _is_moving(canvas: Canvas, node: Node) -> bool:
     """Returns True if a node returns all or a part of one large value, or puts parts together."""
-    entry, values = canvas.entry(node.index), canvas.graph.values
+    traits, values = canvas.entry(node.index).traits, canvas.graph.values
+    if _COMMUTES not in traits or not traits.isdisjoint(_NOT_MOVING):
+        return False
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
-    one = Trait.PARTS in entry.traits or sum(value.size > 1 for value in read) == 1
-    return (
-        one
-        and Trait.COMMUTES in entry.traits
-        and Trait.SELECTS not in entry.traits
-        and Trait.REPEATS not in entry.traits
-    )
+    return Trait.PARTS in traits or sum(value.size > 1 for value in read) == 1
 
 
 def move_casts_up(canvas: Canvas) -> None:
@@ -295,18 +296,16 @@ def keep_wide(canvas: Canvas) -> None:
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
-    for node in graph.nodes:
-        if (
-            canvas.rules[node.index] is not Rule.ALLOW
-            or Trait.WIDE not in canvas.entry(node.index).traits
-        ):
+    for index in sorted(canvas.classes.allowed):
+        node = graph.nodes[index]
+        if canvas.rules[index] is not Rule.ALLOW or Trait.WIDE not in canvas.entry(index).traits:
             continue
         readers = canvas.readers(node.outputs)
         if any(canvas.compute[r] is Paint.HALF for r in readers):
             continue
         if _leads_to_an_output(canvas, node, outputs):
-            canvas.store[node.index] = Paint.FULL
-            canvas.rules[node.index] = Rule.WIDE
+            canvas.store[index] = Paint.FULL
+            canvas.rules[index] = Rule.WIDE
 
 
 def _leads_to_an_output(canvas: Canvas, node: Node, outputs: Collection[int]) -> bool:

@@ -19,6 +19,10 @@ from duotone.ops.traits import Trait
 from duotone.precision.painters.painting import Canvas
 from duotone.precision.rules import Rule
 
+# Bound once: these are hot.
+_ALLOW, _INFER, _FULL = Kind.ALLOW, Kind.INFER, Paint.FULL
+_AVERAGES, _COMMUTES = Trait.AVERAGES, Trait.COMMUTES
+
 
 def compute_full_store_half(canvas: Canvas) -> None:
     """Computes arithmetic full and stores it half, as in a layer norm written by hand.
@@ -31,21 +35,20 @@ def compute_full_store_half(canvas: Canvas) -> None:
     graph = canvas.graph
     outputs = {value for value, _ in graph.outputs}
     picked = _picked(canvas)
-    for node in reversed(graph.nodes):
-        index = node.index
-        if canvas.rules[index] is not Rule.DOWNSTREAM:
+    for index, rule in reversed([*enumerate(canvas.rules)]):
+        arithmetic = canvas.kind(index) is _INFER
+        if rule is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
             continue
-        arithmetic = canvas.kind(index) is Kind.INFER
-        if not (arithmetic or index in picked):
-            continue
+        node = graph.nodes[index]
         if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
             continue  # it adds in memory, so its result is stored whatever its readers do
-        readers = canvas.readers(node.outputs) if arithmetic else _direct_readers(canvas, node)
+        moved, readers = canvas.moved_and_readers(node.outputs)
+        readers = readers if arithmetic else _direct_readers(canvas, node)
         mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
         # A node with several readers is stored, unless each of them can recompute it at no cost.
         unstored = mixed or index in picked or len(readers) == 1 or _costs_nothing(canvas, node)
-        returned = not outputs.isdisjoint(canvas.moved(node.outputs))
-        if unstored and not returned and all(_fuses_full(canvas, node, r) for r in readers):
+        unstored = unstored and outputs.isdisjoint(moved)
+        if unstored and all(_fuses_full(canvas, node, r) for r in readers):
             canvas.paint(index, Paint.FULL, Rule.FULL_READERS)
         elif mixed:
             canvas.paint(index, Paint.FULL, Rule.MIXED)
@@ -102,7 +105,7 @@ def _picked(canvas: Canvas) -> set[int]:
     found: set[int] = set()
     for node in graph.nodes:
         entry = canvas.entry(node.index)
-        if canvas.rules[node.index] is not Rule.DOWNSTREAM or Trait.COMMUTES not in entry.traits:
+        if canvas.rules[node.index] is not Rule.DOWNSTREAM or _COMMUTES not in entry.traits:
             continue
         read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
         size = max(graph.values[v].size for v in node.outputs)
@@ -129,11 +132,11 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
     """Returns True if an operand of ``node`` other than a constant is stored full."""
-    return any(
-        canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
-        for v, ok in zip(node.inputs, node.half_inputs, strict=True)
-        if ok
-    )
+    values = canvas.graph.values
+    for value, half in zip(node.inputs, node.half_inputs, strict=True):
+        if half and canvas.stored(value) is _FULL and values[value].constant is None:
+            return True
+    return False
 
 
 def _fuses_full(canvas: Canvas, node: Node, reader: int) -> bool:
@@ -153,24 +156,32 @@ def store_operands_half(canvas: Canvas) -> None:
     """
     outputs = {value for value, _ in canvas.graph.outputs}
     for node in canvas.graph.nodes:
-        full = canvas.compute[node.index] is Paint.FULL and canvas.store[node.index] is None
-        passive = canvas.open[node.index] and canvas.kind(node.index) in PASSIVE
-        if not (full and passive) or canvas.rules[node.index] is Rule.STATE:
+        index = node.index
+        if canvas.compute[index] is not _FULL or canvas.store[index] is not None:
+            continue
+        passive = canvas.open[index] and canvas.kind(index) in PASSIVE
+        if not passive or canvas.rules[index] is Rule.STATE:
             continue
         if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
             readers = set(_direct_readers(canvas, node))
             if _are_for_dots(canvas, node, readers, with_sums=True):
-                canvas.rules[node.index] = Rule.OPERAND
-                canvas.store[node.index] = Paint.HALF
+                canvas.rules[index] = Rule.OPERAND
+                canvas.store[index] = Paint.HALF
 
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
     """Checks if ``readers`` are half allow operations and sums, with at least one of the former."""
-    sums = {reader for reader in readers if Trait.AVERAGES in canvas.entry(reader).traits}
-    dots = readers - sums
-    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
-    here = all(canvas.graph.nodes[r].body == node.body for r in readers)
-    return bool(dots) and half and here and (bool(sums) or not with_sums)
+    dots = sums = False
+    for reader in readers:
+        if canvas.graph.nodes[reader].body != node.body:
+            return False
+        if _AVERAGES in canvas.entry(reader).traits:
+            sums = True
+        elif canvas.kind(reader) is _ALLOW and canvas.compute[reader] is Paint.HALF:
+            dots = True
+        else:
+            return False
+    return dots and (sums or not with_sums)
 
 
 def follow_full(canvas: Canvas) -> None:
@@ -183,8 +194,10 @@ def follow_full(canvas: Canvas) -> None:
     for node in canvas.graph.nodes:
         if not canvas.is_transparent(node.index) or _compares_with_half(canvas, node):
             continue
-        full = reads_full(canvas, node) and outputs.isdisjoint(canvas.moved(node.outputs))
-        if full and all(_fuses_full(canvas, node, r) for r in canvas.readers(node.outputs)):
+        if not reads_full(canvas, node):
+            continue
+        moved, readers = canvas.moved_and_readers(node.outputs)
+        if outputs.isdisjoint(moved) and all(_fuses_full(canvas, node, r) for r in readers):
             canvas.paint(node.index, Paint.FULL, Rule.FULL_READERS)
 
 

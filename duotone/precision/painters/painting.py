@@ -62,7 +62,7 @@ class Canvas:
         self.classes = classes
         self.consumers = graph.consumers
         self._fixed = graph.fixed_storage
-        self._kinds = [found.kind for found in classes.nodes]
+        self._kinds = [found.entry.kind for found in classes.nodes]
         self.compute = [Paint.FULL] * len(graph.nodes)
         self.store: list[Paint | None] = [None] * len(graph.nodes)
         self.rules: list[Rule | None] = [None] * len(graph.nodes)
@@ -125,14 +125,19 @@ class Canvas:
         A slot dominates if its value has at least as many elements as the largest result. If the
         operands are parts of the result, the largest operands dominate.
         """
+        slots = range(len(node.inputs))
+        return [slot for slot in slots if self.dominates(node, slot, parts=parts)]
+
+    def dominates(self, node: Node, slot: int, *, parts: bool) -> bool:
+        """Checks if a slot is one of the :meth:`dominant` ones."""
+        if not node.half_inputs[slot]:
+            return False
         values = self.graph.values
-        slots = [slot for slot, ok in enumerate(node.half_inputs) if ok]
-        if not slots:
-            return []
-        result = max((values[v].size for v in node.outputs), default=0)
-        if parts:
-            result = min(result, max(values[node.inputs[slot]].size for slot in slots))
-        return [slot for slot in slots if values[node.inputs[slot]].size >= result]
+        size = values[node.inputs[slot]].size
+        if all(values[v].size <= size for v in node.outputs):
+            return True
+        read = zip(node.inputs, node.half_inputs, strict=True)
+        return parts and all(values[v].size <= size for v, ok in read if ok)
 
     def is_transparent(self, node: int) -> bool:
         """Returns True if a node has no precision of its own, but takes that of its operands.
@@ -148,31 +153,26 @@ class Canvas:
             values: values of one body.
             but: nodes that do not count as transparent.
         """
-        found: dict[int, None] = {}
-        for value in self.moved(values, but):
+        return self.moved_and_readers(values, but)[1]
+
+    def moved_and_readers(
+        self, values: Sequence[int], but: Container[int] = ()
+    ) -> tuple[list[int], list[int]]:
+        """Returns values, with those that transparent nodes make of them, and their readers."""
+        nodes, known = self.graph.nodes, self.graph.values
+        moved, seen, found = list(values), set(values), dict[int, None]()
+        for value in moved:
+            made = known[value]
+            body = nodes[made.producer].body if made.producer >= 0 else made.body
             for reader, _ in self.consumers[value]:
-                if reader in but or not self._is_passed_through(reader, value):
+                transparent = self._clear[reader] and self.rules[reader] is Rule.DOWNSTREAM
+                if transparent and nodes[reader].body == body and reader not in but:
+                    new = [v for v in nodes[reader].outputs if known[v].paintable and v not in seen]
+                    seen.update(new)
+                    moved += new
+                else:
                     found[reader] = None
-        return list(found)
-
-    def moved(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
-        """Returns some values, and the values that transparent nodes make of them."""
-        found = dict.fromkeys(values)
-        queue = list(values)
-        while queue:
-            value = queue.pop()
-            for reader, _ in self.consumers[value]:
-                if reader not in but and self._is_passed_through(reader, value):
-                    made = self.graph.nodes[reader].outputs
-                    new = [v for v in made if v not in found and self.graph.values[v].paintable]
-                    found.update(dict.fromkeys(new))
-                    queue += new
-        return list(found)
-
-    def _is_passed_through(self, reader: int, value: int) -> bool:
-        made = self.graph.values[value]
-        body = self.graph.nodes[made.producer].body if made.producer >= 0 else made.body
-        return self.is_transparent(reader) and self.graph.nodes[reader].body == body
+        return moved, list(found)
 
     def maker(self, value: int) -> int:
         """Returns the node that makes a value, upstream of transparent nodes; -1 for arguments."""

@@ -59,7 +59,7 @@ def _in_networks(canvas: Canvas) -> set[int]:
     short = {node.index for node in nodes if _SHORT in node.traits}
     if not short:
         return short
-    after = following(canvas.graph, lambda node: canvas.kind(node.index) is Kind.ALLOW)
+    after = following(canvas.graph, canvas.classes.allowed)
     return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
 
 
@@ -77,7 +77,7 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
         return taint
     if taint is Taint.ADDITIVE and (Trait.COMMUTES in entry.traits or Trait.ADDS in entry.traits):
         return taint
-    if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
+    if canvas.dominates(node, slot, parts=Trait.PARTS in entry.traits):
         return Taint.DOMINANT
     return Taint.NONE
 

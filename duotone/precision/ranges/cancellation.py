@@ -18,7 +18,6 @@ POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE, Trait.UNDESCRIBED})
 operation may do so."""
 SENSITIVE: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
 """Traits of operations in which a small error of an operand is not a small error of the result."""
-_LOGS = Trait.LOGS
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO})
 _DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
@@ -38,11 +37,11 @@ def find_sensitive(
     operands near it. Sums average errors out, so only a logarithm makes the terms of a sum
     sensitive.
     """
-    logged = {node.inputs[0] for node in graph.nodes if _LOGS in node.traits}
+    logged = {node.inputs[0] for node in graph.having(Trait.LOGS)}
     others = {
         value
-        for node in graph.nodes
-        if _LOGS not in node.traits
+        for node in graph.having(*by, Trait.RAISES)
+        if Trait.LOGS not in node.traits
         and (not node.traits.isdisjoint(by) or "exponent" in node.attributes)
         for value in _sensitive_operands(node, ranges)
     }.union(find_decays(graph, classes) if decays is None else decays)
@@ -78,7 +77,7 @@ def before_steep(graph: Graph, classes: Classes) -> set[int]:
     and the gradient is as wrong. The walk ends at sums of many elements, which average errors out,
     and at sums of results of different dots, which may be a residual stream.
     """
-    queue = [v for node in graph.nodes if Trait.STEEP in node.traits for v in node.inputs]
+    queue = [v for node in graph.having(Trait.STEEP) for v in node.inputs]
     found, seen = set[int](), set(queue)
     while queue:
         producer = graph.values[queue.pop()].producer

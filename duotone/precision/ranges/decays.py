@@ -30,7 +30,7 @@ def find_decays(graph: Graph, classes: Classes) -> set[int]:
         graph: the program.
         classes: the class of each node.
     """
-    found = {v for node in graph.nodes if Trait.MULTIPLIES_UP in node.traits for v in node.inputs}
+    found = {v for node in graph.having(Trait.MULTIPLIES_UP) for v in node.inputs}
     found |= _products_of_parts(graph)
     loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
     of_bodies = nodes_by_body(graph) if loops else {}
@@ -47,8 +47,8 @@ def _products_of_parts(graph: Graph) -> set[int]:
     """
     found = set[int]()
     products = set[int]()
-    for node in graph.nodes:
-        if Trait.MULTIPLIES in node.traits and scales(node):
+    for node in graph.having(Trait.MULTIPLIES):
+        if scales(node):
             one, other = (moved(graph, v) for v in node.inputs)
             if one is other and not one.is_one:
                 products.add(node.index)

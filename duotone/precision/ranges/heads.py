@@ -13,12 +13,22 @@ This search denies heads that saturate and whose distance from the limit is read
 results a difference compares with what follows from other dots, or with another part or another
 arrangement of the same array, and heads that are sorted or compared with a number computed from
 them. A logit that is subtracted from its own maximum is not compared, nor is a value that its own
-derivative multiplies.
+first derivative multiplies; a second derivative and ``y * (1 - y)`` in the loss compare it.
+
+It also denies all arithmetic of a head that gradients read, in arrays no larger than the operands
+of the last dot. Cotangents may nearly cancel there (behind two norms, for example), and float32
+costs little. The logits of a language model are larger, so they are left to other rules::
+
+    a final dot   a dot from which no dot but gradients follows, and no gradient itself
+    small         a head that follows from final dots alone, no larger than what they read
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
+from collections.abc import Iterator
 from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
@@ -29,8 +39,12 @@ from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
+_KEEPS = frozenset({Trait.COMMUTES, Trait.SQUARES})
+_ANY = -1
+"""Stands for every size next to a value of which no front end knows the shape."""
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
 _DIFFERENCE = "the loss, and no dot, reads its difference from another result, or its order"
+_SMALL = "between the last dot and the loss: a small array, and no dot rounds it"
 
 
 def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
@@ -44,9 +58,11 @@ def find_heads(graph: Graph, classes: Classes) -> dict[int, str]:
         The reasons in words, by index of the node.
     """
     search = _Search(graph, classes)
-    saturating = (node.index for node in graph.nodes if search.is_saturating(node))
-    return dict.fromkeys(search.before_differences(), _DIFFERENCE) | dict.fromkeys(
-        saturating, _LIMIT
+    saturating = filter(search.is_saturating, graph.having(Trait.SATURATES))
+    return (
+        dict.fromkeys(search.small(), _SMALL)
+        | dict.fromkeys(search.before_differences(), _DIFFERENCE)
+        | {node.index: _LIMIT for node in saturating}
     )
 
 
@@ -58,25 +74,41 @@ class _Search(Dots):
         if not node.outputs or self.classes.is_dot(node):
             return False
         value = self.graph.values[node.outputs[0]]
-        if not self._last[value.index] & self._allowed or self._in_network[value.index]:
+        if not self._last[value.index] & self._allowed or value.index in self._in_network:
             return False
-        return value.is_one or self._carried[value.index] < value.size
+        return value.is_one or self._carried.get(value.index, 0) < value.size
 
     def is_saturating(self, node: Node) -> bool:
-        """Checks if a node is a head that saturates, and whose distance from its limit is read."""
-        saturates = Trait.SATURATES in node.traits
+        """Checks if a saturating node is a head whose distance from its limit is read."""
         infers = self.classes.nodes[node.index].kind is Kind.INFER
-        return saturates and infers and self.is_head(node) and self._is_compared(node)
+        return infers and self.is_head(node) and self._is_compared(node)
+
+    def small(self) -> Iterator[int]:
+        """Yields the heads of final dots that are no larger than what these read.
+
+        Gradients read them too. Without them, they are state, which is full in any case.
+        """
+        sizes, final = dict[int, int](), self._final
+        for node in self.graph.nodes if final else ():
+            last = self._last[node.outputs[0]] if node.outputs else 0
+            infers = self.classes.nodes[node.index].kind is Kind.INFER
+            if not last or last & ~final or not infers or Trait.COMMUTES in node.traits:
+                continue
+            if last not in sizes:
+                read = (v for dot in self._dots_in(last) for v in dot.inputs)
+                sizes[last] = max(map(self._size, read))
+            (value, *_) = node.outputs
+            small = self._size(value) <= sizes[last]
+            if small and value in self._before_dots and self.is_head(node):
+                yield node.index
 
     def before_differences(self) -> set[int]:
-        """Returns the heads that compute the operands of differences and of decisions."""
-        queue = [
-            value
-            for node in self.graph.nodes
-            if self._compares(node) or self._orders(node)
-            for value in node.inputs
-        ]
-        found, seen = set[int](), set(queue)
+        """Returns differences, and the heads that lead to their operands and to decisions."""
+        nodes = self.graph.nodes
+        found = {n.index for n in self.graph.having(Trait.SUBTRACTS) if self._compares(n)}
+        orders = (n.index for n in self.graph.having(Trait.DECIDES) if self._orders(n))
+        queue = [value for index in (*found, *orders) for value in nodes[index].inputs]
+        seen = set(queue)
         while queue:
             made = self.maker(queue.pop())
             if made is None or not self.is_head(made):
@@ -146,13 +178,22 @@ class _Search(Dots):
         return value
 
     def _source(self, value: int) -> int:
-        """Returns the origin of a value, also upstream of the slices and stacks of loops."""
-        value = self.origin(value)
-        while (made := self.maker(value)) is not None and not SLICES_OF_LOOPS.isdisjoint(
-            made.traits
-        ):
-            value = self.origin(made.inputs[0])
-        return value
+        """Returns the origin of a value, also upstream of the slices and stacks of loops.
+
+        Two parts of one array, such as the weights of two layers, have different origins.
+        """
+        found = self._sources.get(value)
+        if found is None:
+            found = value
+            while (made := self.maker(found)) is not None:
+                earlier = self.before(found)
+                if not SLICES_OF_LOOPS.isdisjoint(made.traits):
+                    earlier = made.inputs[0]
+                elif earlier is None or self._size(earlier) > self._size(found):
+                    break
+                found = earlier
+            self._sources[value] = found
+        return found
 
     def _size(self, value: int) -> int:
         return self.graph.values[value].size
@@ -176,16 +217,31 @@ class _Search(Dots):
                     return True
             elif subtracts and self._subtracts_parts(made):
                 return True
-            elif apart or Trait.COMMUTES in made.traits:
+            elif apart or not _KEEPS.isdisjoint(made.traits):
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
 
     def _is_derivative(self, node: Node) -> bool:
-        """Checks if a node is ``1 - y`` that only multiplies, as in the derivative of ``y``."""
+        """Checks if a node is ``1 - y`` in the first derivative of ``y``.
+
+        There it multiplies once, by a cotangent or by ``y``, whose product a cotangent multiplies.
+        The second derivative reads it again.
+        """
         if self.graph.values[node.inputs[0]].constant is None:
             return False
-        readers = (self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v])
-        return all(Trait.MULTIPLIES in reader.traits for reader in readers)
+        product = self._multiplied(node)
+        if product is not None and node.inputs[1] in product.inputs:
+            product = self._multiplied(product)
+        return product is not None
+
+    def _multiplied(self, node: Node) -> Node | None:
+        """Returns the product that reads the result of a node, if nothing else does."""
+        read = [self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v]]
+        return read[0] if len(read) == 1 and Trait.MULTIPLIES in read[0].traits else None
+
+    @functools.cached_property
+    def _sources(self) -> dict[int, int]:
+        return {}
 
     @functools.cached_property
     def _allowed(self) -> int:
@@ -196,8 +252,8 @@ class _Search(Dots):
     @functools.cached_property
     def _bits(self) -> dict[int, int]:
         """The bit of each dot, by the index of its node."""
-        dots = filter(self.classes.is_dot, self.graph.nodes)
-        return {node.index: 1 << number for number, node in enumerate(dots)}
+        dots = sorted(self.classes.dots(self.graph))
+        return {index: 1 << number for number, index in enumerate(dots)}
 
     @functools.cached_property
     def _last(self) -> list[int]:
@@ -206,53 +262,136 @@ class _Search(Dots):
         for node in self.graph.nodes:
             dots = self._bits.get(node.index, 0)
             if not dots:
-                for more in {found[value] for value in node.inputs} - {0}:
-                    dots = dots | more if dots else more  # most values share one number
+                for more in map(found.__getitem__, node.inputs):
+                    if more is not dots:  # most values share one number
+                        dots = dots | more if dots else more
             for value in node.outputs:
                 found[value] = dots
         return found
 
     @functools.cached_property
     def _reading(self) -> dict[tuple[int, int], int]:
-        """By the origin of an operand and the size of the result, the dots that read it."""
+        """By the origin of an operand and the size of the result, or any, the dots that read it."""
         found: dict[tuple[int, int], int] = {}
         for index, bit in self._bits.items():
             node = self.graph.nodes[index]
             for value in node.inputs:
-                key = self._source(value), self._size(node.outputs[0])
-                found[key] = found.get(key, 0) | bit
+                origin = self._source(value)
+                for key in ((origin, self._size(node.outputs[0])), (origin, _ANY)):
+                    found[key] = found.get(key, 0) | bit
         return found
 
+    def _readers(self, other: int, value: int) -> int:
+        """Returns the dots that read an operand and whose results are as large as a value."""
+        return self._reading.get((self._source(other), self._known_size(value)), 0)
+
+    def _known_size(self, value: int) -> int:
+        sides = self.graph.values[value].shape
+        return self._size(value) if all(isinstance(side, int) for side in sides) else _ANY
+
     @functools.cached_property
-    def _in_network(self) -> list[bool]:
-        """For each value, whether a next dot is not the gradient of a last one."""
-        found = [False] * len(self.graph.values)
+    def _in_network(self) -> set[int]:
+        """The values with a next dot that is not the gradient of a last one."""
+        found = set[int]()
         for node in reversed(self.graph.nodes):
             if node.index in self._bits:
                 for value, other in zip_longest(node.inputs, reversed(node.inputs[:2])):
-                    gradient = other is not None and self._is_gradient(value, other)
-                    found[value] = found[value] or not gradient
-            elif any(map(found.__getitem__, node.outputs)):
-                for value in node.inputs:
-                    found[value] = True
+                    if other is None or not self._is_gradient(value, other):
+                        found.add(value)
+            elif not found.isdisjoint(node.outputs):
+                found.update(node.inputs)
         return found
 
     @functools.cached_property
-    def _carried(self) -> list[int]:
+    def _carried(self) -> dict[int, int]:
         """The size of the largest value with which arithmetic alone leads to a next iteration."""
-        values = self.graph.values
-        found = [0] * len(values)
-        for node in self.graph.nodes:
-            if Trait.CARRIES in node.traits:
-                found[node.inputs[1]] = values[node.inputs[1]].size
-        for node in reversed(self.graph.nodes):
-            if node.index not in self._bits:
-                most = max((found[v] for v in node.outputs), default=0)
+        carries = self.graph.having(Trait.CARRIES)
+        found = {node.inputs[1]: self._size(node.inputs[1]) for node in carries}
+        for node in reversed(self.graph.nodes if carries else ()):
+            if node.index not in self._bits and not found.keys().isdisjoint(node.outputs):
+                most = max(found.get(v, 0) for v in node.outputs)
                 for value in node.inputs:
-                    found[value] = max(found[value], most)
+                    found[value] = max(found.get(value, 0), most)
         return found
 
+    @functools.cached_property
+    def _before_dots(self) -> set[int]:
+        """The values that dots follow."""
+        found = set[int]()
+        for node in reversed(self.graph.nodes):
+            if node.index in self._bits or not found.isdisjoint(node.outputs):
+                found.update(node.inputs)
+        return found
+
+    def _dots_in(self, bits: int) -> Iterator[Node]:
+        """Yields the dots of a set."""
+        while bits:
+            bit = bits & -bits
+            yield self.graph.nodes[self._indices[bit.bit_length() - 1]]
+            bits ^= bit
+
+    @functools.cached_property
+    def _final(self) -> int:
+        """The half dots to which no other dots but gradients follow, and that are none."""
+        found = sum(
+            self._bits[dot.index]
+            for dot in self._dots_in(self._allowed)
+            if dot.outputs[0] not in self._in_network and not self._is_backward(dot)
+        )
+        return found & ~self._tied if found else 0
+
+    @functools.cached_property
+    def _tied(self) -> int:
+        """The dots whose square weight may be that of a next layer.
+
+        Its gradients with respect to both operands read one cotangent, and a next layer does not.
+        """
+        found, nodes = 0, self.graph.nodes
+        dots = map(nodes.__getitem__, self._bits)
+        pairs = {frozenset(map(self._source, dot.inputs[:2])) for dot in dots}
+        for index in self._bits:
+            size = self._size(nodes[index].outputs[0])
+            for value, other in itertools.permutations(nodes[index].inputs[:2]):
+                square = self._known_size(value) in (size, _ANY)
+                bits = self._readers(other, value) & self._last[value] if square else 0
+                for dot in self._dots_in(bits):
+                    rest = set(map(self._source, dot.inputs[:2])) - {self._source(other)}
+                    if any(frozenset({self._source(value), v}) not in pairs for v in rest):
+                        found |= self._bits[dot.index]
+        return found
+
+    def _is_backward(self, dot: Node) -> bool:
+        """Checks if a dot reads an operand of an earlier dot, and a later value of its size."""
+        for value, other in zip(dot.inputs[:2], reversed(dot.inputs[:2]), strict=True):
+            producer = self.graph.values[value].producer
+            before = (1 << bisect.bisect_right(self._indices, producer)) - 1
+            if self._readers(other, value) & before:
+                return True
+        return False
+
+    @functools.cached_property
+    def _indices(self) -> list[int]:
+        """The indices of all dots, in order."""
+        return list(self._bits)
+
+    @functools.cached_property
+    def _gradients(self) -> set[tuple[int, int]]:
+        """For each gradient of a last dot, the origin of its cotangent and the size of its result.
+
+        The gradient of such a gradient reads the same cotangent, and a value of that size.
+        """
+        return {
+            (self._source(value), self._size(node.outputs[0]))
+            for node in map(self.graph.nodes.__getitem__, self._bits)
+            for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True)
+            if self._is_first_gradient(value, other)
+        }
+
     def _is_gradient(self, value: int, other: int) -> bool:
+        """Checks if a dot that reads two values is a gradient, or the gradient of a gradient."""
+        first = self._is_first_gradient(value, other)
+        return first or (self._source(value), self._size(other)) in self._gradients
+
+    def _is_first_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
-        key = self._source(other), self._size(value)
-        return bool(self._reading.get(key, 0) & self._last[value])
+        return bool(self._readers(other, value) & self._last[value])

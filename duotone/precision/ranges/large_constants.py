@@ -66,7 +66,7 @@ def _large_values(classes: Classes, background: Background) -> set[int]:
     graph, half, ranges = background.graph, background.half, background.ranges
     found = {
         value
-        for node in graph.nodes
+        for node in (graph.nodes[index] for index in graph.constants)
         if node.region != UPDATE  # a loss scale: its steps are skipped where they overflow
         and computes_with_large(node, classes.nodes[node.index].listed, graph, half)
         for value in node.outputs

@@ -81,11 +81,8 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     denied |= dict.fromkeys(decays_near_constants(graph, classes, decays), _CANCELS_REASON)
     denied |= find_heads(graph, classes)
     classes = classes.with_denied(denied, Rule.CANCELLATION, Taint.DOMINANT)
-    saturating = [
-        node
-        for node in graph.nodes
-        if Trait.SATURATES in node.traits and classes.nodes[node.index].kind is Kind.INFER
-    ]
+    nodes = graph.having(Trait.SATURATES)
+    saturating = [node for node in nodes if classes.nodes[node.index].kind is Kind.INFER]
     if not saturating:
         return classes
     sensitive = find_sensitive(graph, classes, background.ranges, POLES, decays)
@@ -115,7 +112,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     touched = (*ranges.unit, *ranges.measured)
     candidates = {graph.values[v].producer for v in touched if _fits(v, ranges, half)} - {-1}
     if half.name == "bfloat16":
-        candidates.update(node.index for node in graph.nodes if Trait.POWER in node.traits)
+        candidates.update(node.index for node in graph.having(Trait.POWER))
     candidates = {
         index
         for index in candidates
@@ -208,7 +205,7 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     is only one of many terms with that much error.
     """
     found: set[int] = set()
-    suspects = [node for node in graph.nodes if not node.traits.isdisjoint(_CANCELS)]
+    suspects = graph.having(*_CANCELS)
     cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
     queue = [value for node in cancel for value in node.inputs]
     while queue:
@@ -280,14 +277,15 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
                     _deny_node(changed, classes, node, rule, read, False)
     classes = classes.with_changed(changed)
     if half.name == "float16":
-        squares = (node.index for node in graph.nodes if _is_scaled_square(node, graph))
+        products = graph.having(Trait.MULTIPLIES)
+        squares = (node.index for node in products if _is_scaled_square(node, graph))
         classes = classes.with_denied(dict.fromkeys(squares, _SQUARE_REASON), Rule.OVERFLOW)
     return keep_dots_of_large(classes, background)
 
 
 def _is_scaled_square(node: Node, graph: Graph) -> bool:
-    """Checks if a node multiplies a value with a multiple of it: ``0.001 * x * x``."""
-    if Trait.MULTIPLIES not in node.traits or len(set(node.inputs)) < 2:
+    """Checks if a product is that of a value and a multiple of it: ``0.001 * x * x``."""
+    if len(set(node.inputs)) < 2:
         return False
     one, other = (unscaled(graph, v) for v in node.inputs)
     return one == other and not graph.values[one].is_one
@@ -326,7 +324,8 @@ _HEADROOM_WORDS = "4 times the measurement"
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
     """Checks if a node reads a saturated constant (the -1e9 of a mask), too large for half."""
-    return any(constant.largest > half.largest for _, constant in graph.constants(node))
+    constants = graph.constants.get(node.index, ())
+    return any(constant.largest > half.largest for _, constant in constants)
 
 
 def _deny_node(

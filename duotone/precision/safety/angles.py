@@ -2,10 +2,11 @@
 
 ::
 
-    given       values that follow from no dot, and such values moved a little by a network
+    given       values that follow from no dot, and such values moved or scaled a little by a
+                network
     denied      a dot of given values that reaches a sine by scaling and shifting only
                 (random Fourier features, the first layer of a network of sines), and the sums
-                that moved its operands
+                and products that moved its operands
                 the arithmetic in front of an outer product that reaches a sine in the same way
                 (a network's result times several rates)
 
@@ -39,7 +40,7 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         outer products.
     """
     values, found, factors, seen = graph.values, set[int](), list[int](), set[int]()
-    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
+    queue = [v for node in graph.having(Trait.SINE) for v in node.inputs]
     after = _after_dots(graph, classes) if queue else set[int]()
     while queue:
         value = values[queue.pop()]
@@ -50,6 +51,8 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         if classes.nodes[node.index].kind is Kind.ALLOW:
             if after.isdisjoint(node.inputs) or exact.moves(node.inputs):
                 found |= {node.index, *exact.sums_before(node.inputs)}
+            elif scalings := exact.scalings(node.inputs):
+                found |= {node.index, *scalings}
         elif _is_outer(graph, node):
             factors += node.inputs
         elif not node.traits.isdisjoint(_SHIFTS):
@@ -67,9 +70,5 @@ def _is_outer(graph: Graph, node: Node) -> bool:
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
     """Returns the values that follow from dots, or that a loop passes to its iterations."""
-
-    def begins(node: Node) -> bool:
-        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})
-        return loop or classes.nodes[node.index].kind is Kind.ALLOW
-
-    return following(graph, begins)
+    passed = (node.index for node in graph.having(Trait.CARRIES, Trait.ITERATES))
+    return following(graph, classes.allowed.union(passed))

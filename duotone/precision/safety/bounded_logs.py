@@ -152,11 +152,8 @@ class BoundedLogs(Dots):
     @functools.cached_property
     def _made(self) -> set[int]:
         """The values that follow from dots, or may do so."""
-
-        def begins(node: Node) -> bool:
-            return self.classes.is_dot(node) or not node.traits.isdisjoint(_UNKNOWN)
-
-        return following(self.graph, begins)
+        unknown = (node.index for node in self.graph.having(*_UNKNOWN))
+        return following(self.graph, self.classes.dots(self.graph).union(unknown))
 
 
 def is_activation(node: Node, graph: Graph) -> bool:

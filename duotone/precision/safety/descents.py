@@ -39,10 +39,10 @@ def find_steps(graph: Graph, classes: Classes) -> dict[int, set[int]]:
     """
     search = _Search(graph, classes)
     found: dict[int, set[int]] = {}
-    for node in graph.nodes:
-        if Trait.ADDS in node.traits and search.goes_on(node):
+    for node in graph.having(Trait.ADDS):
+        if search.goes_on(node):
             sums, terms = search.terms(node)
-            weights = search.weights(terms)
+            weights = filter(search.may_descend, search.weights(terms))
             ways = [search.way(weight, term) for weight in weights for term in terms]
             if any(ways):
                 way = {made.index for made in sums}.union(*ways)
@@ -79,6 +79,34 @@ class _Search(Dots):
         """Returns the sources of some terms that dots read."""
         return {source for term in terms if (source := self.source(term)) in self._read}
 
+    def may_descend(self, weight: int) -> bool:
+        """Checks if a dot may be the gradient of a weight, by the sizes of its operands alone."""
+        found = self._descents.get(weight)
+        if found is None:
+            layers = self._read[weight]
+            found = any(self._last_with(layer, weight) > layer.index for layer in layers)
+            self._descents[weight] = found
+        return found
+
+    def _last_with(self, layer: Node, weight: int) -> int:
+        """Returns the last dot of another operand of a layer and a value the size of its result."""
+        size = self.graph.values[layer.outputs[0]].size
+        sources = map(self.source, layer.inputs)
+        return max((self._last.get((s, size), -1) for s in sources if s != weight), default=-1)
+
+    @functools.cached_property
+    def _descents(self) -> dict[int, bool]:
+        return {}
+
+    @functools.cached_property
+    def _last(self) -> dict[tuple[int, int], int]:
+        """By the source of an operand and the size of the other one, the last dot with both."""
+        values, found = self.graph.values, dict[tuple[int, int], int]()
+        for node in self.pairs:
+            for value, other in (node.inputs, node.inputs[::-1]):
+                found[self.source(other), values[value].size] = node.index
+        return found
+
     def way(self, weight: int, term: int) -> set[int]:
         """Returns the arithmetic between the gradient of ``weight`` and a term; else nothing."""
         gradients, way = self._back(weight, term)
@@ -92,9 +120,11 @@ class _Search(Dots):
         """Returns the origin of a whole value, also upstream of the slices and stacks of loops."""
         values = self.graph.values
         while (node := self.maker(value)) is not None:
-            (largest, *_) = sorted(node.inputs, key=lambda v: -values[v].size) or [value]
-            whole = self.keeps(node) and values[largest].size == values[value].size
-            if not whole and node.traits.isdisjoint(SLICES_OF_LOOPS):
+            slices = not node.traits.isdisjoint(SLICES_OF_LOOPS)
+            if not slices and not self.keeps(node):
+                break
+            largest = max(node.inputs, key=lambda v: values[v].size)
+            if not slices and values[largest].size != values[value].size:
                 break
             value = largest
         return value
@@ -103,19 +133,18 @@ class _Search(Dots):
     def _read(self) -> dict[int, list[Node]]:
         """By the source of an operand, the dots that read it."""
         found: dict[int, list[Node]] = {}
-        for node in self.graph.nodes:
-            if self.classes.is_dot(node) and len(node.inputs) == 2:
-                for value in set(map(self.source, node.inputs)):
-                    found.setdefault(value, []).append(node)
+        for node in self.pairs:
+            for value in set(map(self.source, node.inputs)):
+                found.setdefault(value, []).append(node)
         return found
 
     @functools.cached_property
     def _read_again(self) -> set[int]:
         """The values from which arithmetic leads to an operand of a dot, or to a carry."""
-        found = set[int]()
+        found, dots = set[int](), self.classes.dots(self.graph)
         values = self.graph.values
         for node in reversed(self.graph.nodes):
-            if self.classes.is_dot(node):
+            if node.index in dots:
                 found.update(node.inputs)
             elif is_state(node):
                 found.update(node.inputs[1:])

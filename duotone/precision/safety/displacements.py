@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Graph, Node, Value
-from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts
-from duotone.ops.entries import Kind
+from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts, unscaled
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
@@ -41,6 +40,7 @@ _PASSES = frozenset(
         Trait.UNDESCRIBED,
     }
 )
+_ADDS = Trait.ADDS  # bound once: this is hot
 _STORES = frozenset({Trait.ADDS, Trait.CARRIES, Trait.PARTS})
 
 
@@ -51,18 +51,17 @@ def find_displaced(graph: Graph, exact: Exact) -> set[int]:
         graph: the program.
         exact: its values that have float32's digits.
     """
-    nodes = graph.nodes if exact.sums else ()
+    nodes = graph.having(Trait.ADDS, Trait.SUBTRACTS) if exact.sums else ()
     return exact.sums_before(v for node in nodes for v in exact.subtracted(node))
 
 
 def after_half_dots(graph: Graph, classes: Classes) -> set[int]:
     """Returns the values that follow from a half dot, also in the next iteration of a loop."""
-    kinds = classes.nodes
-    found, before = set[int](), -1
-    while len(found) > before:
-        before = len(found)
-        found = following(graph, lambda node: kinds[node.index].kind is Kind.ALLOW, values=found)
-    return found
+    found, carries = set[int](), graph.having(Trait.CARRIES)
+    while True:
+        found = following(graph, classes.allowed, values=found)
+        if all(found.isdisjoint(node.inputs) or found.issuperset(node.outputs) for node in carries):
+            return found
 
 
 class Exact:
@@ -71,13 +70,12 @@ class Exact:
     Attributes:
         exact: all of them.
         sums: those that follow from a half dot too.
-        weighted: products of one of these and something of the same size that is not exact.
     """
 
-    def __init__(self, graph: Graph, classes: Classes, after: set[int]) -> None:
-        self._graph, self._classes, self._after = graph, classes, after
-        before = {v.index for v in graph.values if v.index not in self._after and _varies(v)}
-        carries = [n for n in graph.nodes if self._may_carry(n, before)]
+    def __init__(self, graph: Graph, after: set[int]) -> None:
+        self._graph, self._after = graph, after
+        before = {v.index for v in graph.values if v.index not in after and _varies(v)}
+        carries = [n for n in graph.having(Trait.CARRIES) if self._may_carry(n, before)]
         self.exact = before
         while self._after:
             self.exact = self._forward(before, carries)
@@ -86,7 +84,6 @@ class Exact:
                 break
             carries = kept
         self.sums = self.exact & self._after
-        self.weighted = {v for v in self._after - self.exact if self._is_weighted(v, self.exact)}
 
     def moves(self, values: Sequence[int]) -> bool:
         """Checks if some values are exact, and if one of them follows from a half dot too."""
@@ -98,7 +95,9 @@ class Exact:
         found, seen, queue = set[int](), set[int](), [*values]
         while queue:
             value = queue.pop()
-            if value in seen or not (value in self.sums or value in self.weighted):
+            if value in seen or value not in self._after:
+                continue
+            if value not in self.exact and not self._is_weighted(value, self.exact):
                 continue
             seen.add(value)
             node = self._graph.nodes[self._graph.values[value].producer]
@@ -106,6 +105,32 @@ class Exact:
                 found.add(node.index)
             queue += node.inputs
         return found
+
+    def scalings(self, values: Sequence[int]) -> set[int]:
+        """Returns what scales exact numbers by factors near 1, if all of some values are such.
+
+        In a network that a mask multiplies, ``h * mask``, no constant is added to a factor, and
+        none is an exponential.
+        """
+        found = set[int]()
+        for value in self._after.intersection(values) - self.exact:
+            product = unscaled(self._graph, value)
+            if product in self.exact or not self._is_weighted(product, self.exact):
+                return set()
+            made = self._graph.nodes[self._graph.values[product].producer]
+            makers = (self._graph.values[v].producer for v in made.inputs if v in self._after)
+            factors = {index for index in makers if self._shifts(self._graph.nodes[index])}
+            if not factors:
+                return set()
+            found |= {self._graph.values[value].producer, made.index, *factors}
+        return found
+
+    def _shifts(self, node: Node) -> bool:
+        """Checks if a node adds a constant to what follows from a half dot, or raises one to it."""
+        constants = [self._graph.values[v].constant for v in node.inputs]
+        adds = Trait.ADDS in node.traits and any(known and known.low > 0.0 for known in constants)
+        after = not self._after.isdisjoint(node.inputs)
+        return after and (adds or Trait.EXPONENTIAL in node.traits)
 
     def subtracted(self, node: Node) -> Iterator[int]:
         """Yields the operands whose difference a node computes, if both are exact."""
@@ -140,14 +165,14 @@ class Exact:
         return all(one is None or one.smallest < 1.0 for one in known)
 
     def _may_carry(self, node: Node, before: set[int]) -> bool:
-        carries = Trait.CARRIES in node.traits and node.inputs[0] in before
-        return carries and not self._after.isdisjoint(node.outputs)
+        return node.inputs[0] in before and not self._after.isdisjoint(node.outputs)
 
     def _forward(self, before: set[int], carries: list[Node]) -> set[int]:
         """Returns the exact values, given those before any half dot, and exact carries."""
         found = before.union(*(node.outputs for node in carries))
         for node in self._graph.nodes:
-            if not self._after.isdisjoint(node.outputs) and self._keeps(node, found):
+            near = not found.isdisjoint(node.inputs) or _ADDS in node.traits
+            if near and not self._after.isdisjoint(node.outputs) and self._keeps(node, found):
                 found.update(node.outputs)
         return found
 
@@ -155,8 +180,8 @@ class Exact:
         """Checks if the result of a node is as exact as an operand of its size."""
         values = self._graph.values
         size = values[node.outputs[0]].size
-        if Trait.ADDS in node.traits or scales(node):
-            sums = Trait.ADDS in node.traits
+        sums = _ADDS in node.traits
+        if sums or scales(node):
             others = [v for v in node.inputs if sums or not is_one(self._graph, v)]
             large = any(v in exact and values[v].size >= size for v in others)
             blends = sums and all(self._is_weighted(v, exact) for v in others)

@@ -17,7 +17,7 @@ with the same window, as the gradient does: it multiplies factors with differenc
 
 A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
 derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
-operand.
+operand. So is one with a computed difference of known arrays (a centring matrix).
 
 ``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
 its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
@@ -33,7 +33,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.terms import moved, scales, subtracts
+from duotone.graph.terms import following, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -54,7 +54,6 @@ _STENCIL = "multiplies with a constant whose elements add up to 0: a difference 
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
-_MAY_SUBTRACT = frozenset({Trait.ADDS, Trait.CONTRACTS})
 _OF_NORMS = frozenset({Trait.ADDS, Trait.RAISES, Trait.ROOTS})
 
 
@@ -71,18 +70,20 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
-    for node in graph.nodes:
+    sums = (node.index for node in graph.having(_ADDS))
+    for index in sorted(classes.dots(graph).union(sums)):
+        node = graph.nodes[index]
         if classes.is_dot(node) and search.is_of_distances(node):
             gradients = search.gradients(node)
             reasons |= dict.fromkeys(gradients, _GRADIENT) | {node.index: _REASON}
-            sums = (index for dot in gradients for index in search.sums_of(dot))
-            reasons |= dict.fromkeys(sums, _TERMS)
-        rests = search.rest(node) if node.traits & _MAY_SUBTRACT else ()
-        reasons |= dict.fromkeys(rests, _REST)
-        differences = search.differences(node) if _CONTRACTS in node.traits else ()
-        reasons |= dict.fromkeys(differences, _STENCIL)
-        if _ADDS in node.traits:
-            reasons |= search.moments(node)
+            terms = (index for dot in gradients for index in search.sums_of(dot))
+            reasons |= dict.fromkeys(terms, _TERMS)
+        pairs = search.subtracted(node)
+        reasons |= dict.fromkeys(search.rest(pairs), _REST)
+        if _CONTRACTS in node.traits:
+            reasons |= dict.fromkeys(search.differences(node), _STENCIL)
+        elif pairs:
+            reasons |= search.moments(pairs)
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
@@ -120,7 +121,8 @@ class _Search(Dots):
     @functools.cached_property
     def _squares(self) -> set[int]:
         """The values whose squares some node sums."""
-        return set[int]().union(*(self._squared_by(node) or () for node in self.graph.nodes))
+        nodes = self.graph.having(_CONTRACTS, *_SUMS)
+        return set[int]().union(*(self._squared_by(node) or () for node in nodes))
 
     def _squared_by(self, node: Node) -> set[int] | None:
         """Returns the values whose squares a node sums itself; ``None`` if it is not such a sum."""
@@ -185,11 +187,9 @@ class _Search(Dots):
         origins = set(map(self.origin, self._factors(node)))
         return origins if len(origins) == 1 else set()
 
-    def moments(self, node: Node) -> dict[int, str]:
+    def moments(self, pairs: Iterable[Sequence[int]]) -> dict[int, str]:
         """Returns what rounds in the variance or covariance that a difference computes."""
-        if len(node.inputs) != 2 or not subtracts(self.graph, node):
-            return {}
-        for value, other in (node.inputs, node.inputs[::-1]):
+        for value, other in pairs:
             products = self._products(other)
             for joint, factors in self._second_moments(value) if products else ():
                 read = [v for product in products for v in self._factors(product)]
@@ -234,10 +234,10 @@ class _Search(Dots):
         kinds = self.classes.nodes
         return [node for node in nodes if kinds[node.index].kind is Kind.INFER]
 
-    def rest(self, node: Node) -> list[int]:
+    def rest(self, pairs: Iterable[Sequence[int]]) -> list[int]:
         """Returns the dots that a difference subtracts from their own operand, and its maker."""
         found = list[int]()
-        for value, other in self._differences(node):
+        for value, other in pairs:
             origin = self._unweighted(other)
             way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
             way += self._inferred(self.makers([origin])) if way else []
@@ -249,20 +249,46 @@ class _Search(Dots):
         if not any(map(self._cancels, dot.inputs)):
             return []
         dots = [dot] if self._is_allowed(dot) else []
-        makers = self._inferred(self.makers(map(self.origin, dot.inputs)))
-        return [node.index for node in (*dots, *makers)]
+        makers = self.makers(map(self.origin, dot.inputs))
+        products = [made for made in makers if self._is_of_results(made)]
+        gradients = [index for made in products for index in self.gradients(made)]
+        makers += self.makers(self.origin(v) for made in products for v in made.inputs)
+        return [n.index for n in (*dots, *products, *self._inferred(makers))] + gradients
 
     def _cancels(self, value: int) -> bool:
-        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one."""
+        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one.
+
+        A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
+        """
         values = self.graph.values
         while (known := values[value].constant) is None:
             earlier = self.before(value)
             if earlier is None:
-                return False
+                made = self.maker(value)
+                subtracts = made is not None and Trait.SUBTRACTS in made.traits
+                return subtracts and value in self._known
             value = earlier
         return known.cancels
 
-    def _differences(self, node: Node) -> list[Sequence[int]]:
+    @functools.cached_property
+    def _known(self) -> set[int]:
+        """The values that follow from constants and counters alone."""
+        found = {value.index for value in self.graph.values if value.constant is not None}
+        for node in self.graph.nodes:
+            if found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return found
+
+    def _is_of_results(self, dot: Node) -> bool:
+        """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
+        return self._is_allowed(dot) and self._after.issuperset(dot.inputs)
+
+    @functools.cached_property
+    def _after(self) -> set[int]:
+        """The values that follow from half dots."""
+        return following(self.graph, self.classes.allowed)
+
+    def subtracted(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
         if node.attributes.get("subtracts"):
             return [(node.outputs[0], node.inputs[2])]

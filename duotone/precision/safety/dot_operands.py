@@ -23,6 +23,13 @@ class Dots:
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
         self.graph, self.classes = graph, classes
+        self._origins: dict[int, int] = {}
+
+    @functools.cached_property
+    def pairs(self) -> list[Node]:
+        """The dots of two operands, in program order."""
+        nodes = (self.graph.nodes[index] for index in sorted(self.classes.dots(self.graph)))
+        return [node for node in nodes if len(node.inputs) == 2]
 
     def gradients(self, dot: Node) -> list[int]:
         """Returns dots that read an operand of a dot, and a value that follows from its result."""
@@ -41,10 +48,9 @@ class Dots:
     def _read_with(self) -> dict[int, list[tuple[int, int]]]:
         """By the origin of an operand of a dot, the dots that read it, and their other operands."""
         found: dict[int, list[tuple[int, int]]] = {}
-        for node in self.graph.nodes:
-            if self.classes.is_dot(node) and len(node.inputs) == 2:
-                for value, other in (node.inputs, node.inputs[::-1]):
-                    found.setdefault(self.origin(other), []).append((node.index, value))
+        for node in self.pairs:
+            for value, other in (node.inputs, node.inputs[::-1]):
+                found.setdefault(self.origin(other), []).append((node.index, value))
         return found
 
     def _following(self, dot: Node, last: int) -> set[int]:
@@ -66,9 +72,13 @@ class Dots:
 
     def origin(self, value: int) -> int:
         """Returns the origin of a value, upstream of nodes that move or scale it."""
-        while (earlier := self.before(value)) is not None:
-            value = earlier
-        return value
+        found = self._origins.get(value)
+        if found is None:
+            found = value
+            while (earlier := self.before(found)) is not None:
+                found = earlier
+            self._origins[value] = found
+        return found
 
     def before(self, value: int) -> int | None:
         """Returns the value that a node moves or scales to a value; ``None`` at its origin."""

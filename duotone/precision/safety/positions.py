@@ -110,7 +110,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     found = _Counts(graph, ranges, background.half)
     reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _POSITION)
     reasons |= dict.fromkeys(_before_sampling(graph, classes, found.plain), _SAMPLED)
-    for node in graph.nodes:
+    for node in _candidates(graph, classes, found.counts):
         kind = classes.nodes[node.index].kind
         counted = found.counts.intersection(node.inputs)
         if not counted:
@@ -128,13 +128,21 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     after = after_half_dots(graph, classes)
-    exact = Exact(graph, classes, after)
+    exact = Exact(graph, after)
     angles, factors = find_angles(graph, classes, exact)
     before = _arithmetic_before(factors, graph, classes, found.plain, sampled=False)
     reasons = dict.fromkeys(before, _TURNED) | dict.fromkeys(angles, _ANGLE) | reasons
     reasons = dict.fromkeys(find_displaced(graph, exact), _MOVED) | reasons
     reasons = dict.fromkeys(find_shared(graph, classes, after), _SHARED) | reasons
     return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
+
+
+def _candidates(graph: Graph, classes: Classes, counts: set[int]) -> list[Node]:
+    """Returns the nodes that read counts, and all dots and additions."""
+    found = {reader for value in counts for reader, _ in graph.consumers[value]}
+    found.update(node.index for node in graph.having(*_ADDS))
+    found |= classes.allowed
+    return [graph.nodes[index] for index in sorted(found)]
 
 
 def _is_unit(interval: Known) -> bool:
@@ -162,11 +170,19 @@ class _Counts:
         known = {v.index for v in graph.values if v.constant is not None}
         self._fixed = {v.index for v in graph.values if v.producer < 0}.difference(graph.inputs)
         self.plain = set(known)
+        # The numbers that are not plain, or not yet: the usual operands.
+        self._others = {v.index for v in graph.values if v.paintable} - known
         for node in graph.nodes:
             if self._fixed.issuperset(node.inputs):
                 self._fixed.update(node.outputs)
             if known.issuperset(node.inputs):
                 known.update(node.outputs)
+            if (
+                not self._others.isdisjoint(node.inputs)
+                and node.traits.isdisjoint(_MAKE_COUNTS)
+                and self.bytes.isdisjoint(node.inputs)
+            ):
+                continue  # the usual case
             for value in node.outputs:
                 if graph.values[value].paintable:
                     self._add(node, value)
@@ -175,13 +191,6 @@ class _Counts:
     def _add(self, node: Node, value: int) -> None:
         """Adds a result of a node to the sets to which it belongs."""
         numbers = [v for v in node.inputs if self._values[v].paintable]
-        if (
-            numbers
-            and not self.plain.issuperset(numbers)  # which contains `bits` and `flags`
-            and self.bytes.isdisjoint(numbers)
-            and node.traits.isdisjoint(_MAKE_COUNTS)
-        ):
-            return  # the usual case
         if self._is_byte(node, numbers):
             self.bytes.add(value)
             return
@@ -202,6 +211,7 @@ class _Counts:
             if not self.inexact.isdisjoint(numbers) and not self._normalizes(node):
                 self.inexact.add(value)
         self.plain.add(value)
+        self._others.discard(value)
         if value not in self.counts and self._is_feature(node, numbers):
             self.features.add(value)
 
@@ -297,18 +307,19 @@ class _Counts:
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
     """Returns the arithmetic between the last dot and a rounding to integers."""
-    rounded = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
+    rounding = (node for node in graph.having(_CONVERTS, _ROUNDS) if _rounds(node, graph))
+    rounded = [v for node in rounding for v in node.inputs]
     return _arithmetic_before(rounded, graph, classes, plain, sampled=False)
 
 
 def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
     """Returns the last dot before the positions of a reading, and the arithmetic after it."""
-    positions = [v for node in graph.nodes for v in _positions(node)]
+    positions = [v for n in graph.nodes if "positions" in n.attributes for v in _positions(n)]
     return _arithmetic_before(positions, graph, classes, plain, sampled=True)
 
 
 def _positions(node: Node) -> list[int]:
-    slots = node.attributes.get("positions", ())
+    slots = node.attributes["positions"]
     return [node.inputs[slot] for slot in slots] if isinstance(slots, tuple) else []
 
 

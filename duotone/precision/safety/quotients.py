@@ -65,8 +65,8 @@ def keep_quotients(classes: Classes, background: Background) -> Classes:
     dots = Dots(graph, classes)
     denied: dict[int, str] = {}
     differences = set[int]()
-    for node in graph.nodes:
-        if magnified.isdisjoint(node.outputs) or Trait.ADDS not in node.traits:
+    for node in graph.having(Trait.ADDS):
+        if magnified.isdisjoint(node.outputs):
             continue
         sides = [v for v in node.inputs if graph.values[v].constant is None]
         if len(sides) != 2:
@@ -86,6 +86,8 @@ def _magnified(graph: Graph, limit: float) -> set[int]:
     """Returns the values whose errors constants multiply by ``limit`` or more."""
     factors: dict[int, float] = {}
     for node in reversed(graph.nodes):
+        if node.index not in graph.constants and factors.keys().isdisjoint(node.outputs):
+            continue  # the usual case: nothing multiplies its results
         factor = max((factors.get(v, 1.0) for v in node.outputs), default=1.0)
         if scales(node):
             factor *= 0.0 if _is_loss(graph, node) else _factor(graph, node)

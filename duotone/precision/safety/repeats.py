@@ -50,20 +50,29 @@ def keep_repeated(classes: Classes, background: Background) -> Classes:
 
 def _equal(graph: Graph) -> Iterator[list[int]]:
     """Yields the indices of nodes that are equal, two or more at a time."""
-    first = {value.index: value.index for value in graph.values}
-    groups: dict[object, list[int]] = {}
+    first = list(range(len(graph.values)))
+    alike: dict[object, list[list[int]]] = {}  # by operation and operands: few have two groups
     for node in graph.nodes:
         if not _is_function(node):
             continue
-        results = tuple((graph.values[v].dtype, graph.values[v].shape) for v in node.outputs)
-        operands = tuple(first[v] for v in node.inputs)
-        facts = tuple(sorted(node.attributes.items()))
-        key = node.op, node.list_key, node.body, operands, facts, results
-        group = groups.setdefault(key, [])
-        group.append(node.index)
-        made = graph.nodes[group[0]].outputs
-        first.update(zip(node.outputs, made, strict=True))
-    yield from (group for group in groups.values() if len(group) > 1)
+        key = node.list_key, node.body, *map(first.__getitem__, node.inputs)
+        groups = alike.setdefault(key, [])
+        for group in groups:
+            earlier = graph.nodes[group[0]]
+            if _facts(graph, earlier) == _facts(graph, node):
+                group.append(node.index)
+                for made, value in zip(earlier.outputs, node.outputs, strict=True):
+                    first[value] = made
+                break
+        else:
+            groups.append([node.index])
+    yield from (group for groups in alike.values() for group in groups if len(group) > 1)
+
+
+def _facts(graph: Graph, node: Node) -> tuple[object, ...]:
+    """Returns what two operations of the same operands must share to be equal."""
+    results = [(graph.values[v].dtype, graph.values[v].shape) for v in node.outputs]
+    return node.op, node.attributes, results
 
 
 def _is_function(node: Node) -> bool:

@@ -49,7 +49,7 @@ def find_shared(graph: Graph, classes: Classes, after: set[int]) -> set[int]:
     terms, arguments = (_Terms(graph, classes, after, functions=own) for own in (False, True))
     shifted = _shifted(graph, terms)
     denied = set[int]()
-    for node in graph.nodes:
+    for node in graph.having(Trait.ADDS, Trait.SUBTRACTS):
         if after.isdisjoint(node.outputs) or not subtracts(graph, node) or len(node.inputs) != 2:
             continue
         one, other = node.inputs
@@ -89,16 +89,19 @@ def _is_shift(graph: Graph, value: int) -> bool:
 def _shifted(graph: Graph, terms: _Terms) -> set[int]:
     """Returns the values that follow from a half dot and have a constant as a term."""
     found = set[int]()
-    for node in graph.nodes:
-        operands = terms.of(node)
-        if not operands:
+    shifts = {
+        node.index
+        for node in graph.having(Trait.ADDS)
+        if any(_is_shift(graph, value) for value in node.inputs)
+    }
+    for node in graph.nodes if shifts else ():
+        shift = node.index in shifts
+        if not shift and found.isdisjoint(node.inputs):
             continue
-        adds = Trait.ADDS in node.traits
-        if adds and found.issuperset(node.inputs) and subtracts(graph, node):
+        if Trait.ADDS in node.traits and found.issuperset(node.inputs) and subtracts(graph, node):
             continue  # the constants cancel
-        if not found.isdisjoint(operands) or (
-            adds and any(_is_shift(graph, v) for v in node.inputs)
-        ):
+        operands = terms.of(node)
+        if operands and (shift or not found.isdisjoint(operands)):
             found.update(node.outputs)
     return found
 

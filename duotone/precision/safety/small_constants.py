@@ -51,4 +51,5 @@ def _is_denied_for_a_small_one(graph: Graph, node: Node, classes: Classes) -> bo
     found = classes.nodes[node.index]
     if found.rule is not Rule.CONSTANT or Trait.ADDS not in found.entry.traits or found.is_users:
         return False
-    return all(m.largest <= classes.half.largest / 2 for _, m in graph.constants(node))
+    constants = graph.constants.get(node.index, ())
+    return all(magnitude.largest <= classes.half.largest / 2 for _, magnitude in constants)

@@ -116,19 +116,20 @@ class _Walks:
         self._nodes, self._values = graph.nodes, graph.values
         self._streams = _streams(graph, classes)
         arguments = (value for value in graph.inputs if graph.values[value].paintable)
-        self.data = following(graph, self._is_inexact, values=arguments)
+        # States of loops may follow from dots.
+        states = (node for node in graph.having(Trait.CARRIES) if self._is_changed(node))
+        begins = classes.allowed.union(node.index for node in states)
+        self.data = following(graph, begins, values=arguments)
 
-    def _is_inexact(self, node: Node) -> bool:
-        """Returns True for dots, and for states of loops, which may follow from dots."""
-        changes = is_state(node) and any(self._values[v].paintable for v in node.outputs)
-        return changes or self._is_dot(node.index)
+    def _is_changed(self, node: Node) -> bool:
+        return is_state(node) and any(self._values[v].paintable for v in node.outputs)
 
     def is_exact(self, node: Node) -> bool:
         """Checks if a node makes an orthogonal matrix from constants and random numbers."""
         return Trait.ORTHOGONAL in node.traits and self.data.isdisjoint(node.inputs)
 
     def _is_dot(self, index: int) -> bool:
-        return self._classes.nodes[index].kind is Kind.ALLOW
+        return index in self._classes.allowed
 
     def upstream(
         self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
@@ -389,11 +390,8 @@ def _counts(value: Value) -> bool:
 def _streams(graph: Graph, classes: Classes) -> set[int]:
     """Returns values that come from allow operations without getting smaller on the way."""
 
-    def is_allowed(node: Node) -> bool:
-        return classes.nodes[node.index].kind is Kind.ALLOW
-
     def keeps_size(node: Node, value: int) -> bool:
         size = max((graph.values[v].size for v in node.outputs), default=0)
         return graph.values[value].size >= size
 
-    return following(graph, is_allowed, passes=keeps_size)
+    return following(graph, classes.allowed, passes=keeps_size)
