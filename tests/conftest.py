@@ -28,15 +28,15 @@ gc.set_threshold(20_000, 20, 20)
 
 
 def _beginning_of_a_long_draw(
-    key: Any, shape: Any = (), dtype: Any = np.float32, **others: Any
-) -> Any:
+    key: Any, shape: Any = (), dtype: Any = float, **others: Any
+) -> jax.Array:
     """``jax.random.normal``: the same numbers, but one compiled program for all small shapes."""
-    alike = dtype in (float, np.float32) and not (others or jax.config.jax_enable_x64)
-    sizes = (shape,) if isinstance(shape, int) else shape
-    if not (alike and _jax.is_outermost([key]) and math.prod(sizes) <= _LONGEST):
+    alike = dtype in (float, np.float32) and jax.dtypes.canonicalize_dtype(dtype) == np.float32
+    small = isinstance(shape, tuple | list) and math.prod(shape) <= _LONGEST
+    if others or not (alike and small and _jax.is_outermost([key])):
         return _normal(key, shape, dtype, **others)
     drawn = np.asarray(_normal(key, (_LONGEST,), np.float32))
-    return jax.numpy.asarray(drawn[: math.prod(sizes)].reshape(sizes))
+    return jax.numpy.asarray(drawn[: math.prod(shape)].reshape(shape))
 
 
 jax.random.normal = _beginning_of_a_long_draw

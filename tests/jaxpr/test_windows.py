@@ -208,7 +208,7 @@ def test_a_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "_PARTS", parts)
     with pytest.raises(AssertionError):
         test_windows_that_tile_the_image_give_a_dot_with_the_same_sums(
-            (2, 3), {"window_strides": (2, 3)}, NHWC
+            ((2, 3), {"window_strides": (2, 3)}), NHWC
         )
 
 
