@@ -27,7 +27,8 @@ OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.
 PYTEST := -m pytest -n $(WORKERS)
 # What test-newest leaves out and test-all does not: it has no JAX in it, it
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
-SAME := advising benchmarks cli comparing cost explaining graph numerics precision reporting samples tensorflow text \
+SAME := advising benchmarks cli comparing cost explaining graph measuring numerics onnx ops precision reporting samples \
+	tensorflow text test_words.py \
 	devices/test_assumed.py devices/test_float32_math.py devices/test_half_type.py devices/test_mesh.py \
 	devices/test_specifications.py devices/test_table.py policy/test_environment.py policy/test_policy.py \
 	policy/test_policy_file.py policy/test_ranges_view.py profiling/test_profile_view.py \
@@ -36,7 +37,11 @@ SAME := advising benchmarks cli comparing cost explaining graph numerics precisi
 	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
 	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 
-SKIP ?= $(SAME:%=--ignore=tests/%)
+# Of the examples, one for each framework and the loop of `generate` run on both.
+SAME_CASES := test_a_base_is_taken_up_and_one_that_is_none_refused \
+	$(foreach each,diffusion fine_tune resnet50,test_trains_writes_and_refuses_another_precision[$(each)])
+
+SKIP ?= $(SAME:%=--ignore=tests/%) $(SAME_CASES:%=--deselect='tests/test_examples_frameworks.py::%')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-newest test-all test-tensorflow lint lint-docker format types docs bench clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -122,9 +123,15 @@ def part_of(file: Path) -> str:
     return "public" if first == "__init__" else first
 
 
+@functools.cache
+def nodes_of(text: str) -> list[ast.AST]:
+    """All nodes of a source, parsed once for all tests; the first is the module."""
+    return list(ast.walk(ast.parse(text)))
+
+
 def imported_names(file: Path) -> Iterator[str]:
     """Dotted names of everything a file imports, also inside functions and type checks."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file.read_text()):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -134,9 +141,13 @@ def imported_names(file: Path) -> Iterator[str]:
 
 def attribute_names(file: Path) -> Iterator[str]:
     """Dotted names that a file reads, such as ``jax.interpreters.mlir``."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Attribute):
-            yield ast.unparse(node)
+    for node in nodes_of(file.read_text()):
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        if names and isinstance(node, ast.Name):
+            yield ".".join((node.id, *names))
 
 
 def starts_with(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -210,14 +221,15 @@ def test_the_modules_at_the_top():
 def test_a_file_stays_short_and_says_what_it_is(file):
     text = file.read_text()
     assert len(text.splitlines()) <= LONGEST_FILE
-    assert ast.get_docstring(ast.parse(text)), f"{relative(file)} has no module docstring"
+    (module,) = (node for node in nodes_of(text) if isinstance(node, ast.Module))
+    assert ast.get_docstring(module), f"{relative(file)} has no module docstring"
 
 
 def openings(text: str) -> list[str]:
     """First lines of the docstrings that begin with a word in :data:`NO_OPENING`."""
     strings = [
         node.value.value
-        for node in ast.walk(ast.parse(text))
+        for node in nodes_of(text)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
     found = [string.strip() for string in strings if isinstance(string, str)]
@@ -232,7 +244,7 @@ def test_docstrings_begin_with_what_a_thing_is_or_does(file):
 
 def nouns(text: str) -> list[str]:
     """First lines of the docstrings of functions that begin with a noun; properties may."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes_of(text) if isinstance(node, ast.FunctionDef)]
     methods = [f for f in functions if not any("property" in ast.dump(d) for d in f.decorator_list)]
     found = [ast.get_docstring(function) or "" for function in methods]
     return [string.splitlines()[0] for string in found if NO_VERB.match(string)]

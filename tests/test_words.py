@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from pathlib import Path
 
@@ -34,6 +35,7 @@ _HEADLESS = re.compile(
 may begin so."""
 
 
+@functools.cache
 def _printed(file: Path) -> list[tuple[int, str]]:
     """Lines and strings of several words: names and keys of records are none."""
     nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))

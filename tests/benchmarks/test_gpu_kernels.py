@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
+import re
+import shutil
+from pathlib import Path
+
 import pytest
 
 from benchmarks import gpu_kernels
@@ -9,6 +14,10 @@ from benchmarks._common import RESULTS
 from duotone.cost.roofline import kernel_seconds
 from duotone.devices import TARGETS
 
+_KEPT = RESULTS / "gpu_kernels"
+_SOME = """gpt2-duotone-bfloat16 gan-float32 gpt2_scan-by_hand-float16 gat-float32 diffusion-float32
+    pinn-by_hand-bfloat16 resnet50-by_hand-bfloat16 moe-float32""".split()
+_OPERATIONS = (r" = \S+ ([a-z][\w\-]*)\(", r"\) ([a-z][\w\-]*)\(", r"kind=\w+", r"\b[a-z]+\d+\w*\[")
 _TEXT = """HloModule step
 
 %fused (p: f32[1024]) -> f32[1024] {
@@ -39,6 +48,29 @@ def test_kernels_are_compared_with_their_instructions():
     assert "elementwise" in table
 
 
-def test_the_kept_results_are_read_again():
-    found, _ = gpu_kernels.read(RESULTS / "gpu_kernels")
+def operations(folder: Path) -> set[str]:
+    """The operations, types and kinds of fusions in the programs of a folder."""
+    texts = [lzma.decompress(file.read_bytes()).decode() for file in folder.glob("*.hlo.xz")]
+    return {found for text in texts for what in _OPERATIONS for found in re.findall(what, text)}
+
+
+@pytest.fixture
+def some(tmp_path: Path) -> Path:
+    """The smallest part of the kept results in which every operation of all of them occurs."""
+    for name in _SOME:
+        for end in ("hlo.xz", "kernels.json"):
+            shutil.copy(_KEPT / f"{name}.{end}", tmp_path)
+    return tmp_path
+
+
+def test_kept_results_are_read_again(some: Path) -> None:
+    found, _ = gpu_kernels.read(some)
+    assert sum(map(len, found.values())) == len(_SOME)
     assert found[TARGETS["h100"].description]["gpt2, duotone, bfloat16"]["seconds"] < 0.04
+
+
+@pytest.mark.slow
+def test_all_kept_results_are_read_again(some: Path) -> None:
+    found, _ = gpu_kernels.read(_KEPT)
+    assert found[TARGETS["h100"].description]["gpt2, duotone, bfloat16"]["seconds"] < 0.04
+    assert operations(some) == operations(_KEPT)

@@ -22,6 +22,7 @@ from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.listing import list_program
 from duotone.errors import ArgumentError, ArgumentTypeError, UnknownOperationError
 from tests.compiling.unrolled import random_program
+from tests.quick import in_turns
 
 ANY = Sizes(8, None, frozenset())
 LAYERS, WIDTH = 12, 8
@@ -101,7 +102,7 @@ def test_equal_parts_share_a_program() -> None:
     assert all(before[1] == after[0] for before, after in itertools.pairwise(parts))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", in_turns(range(8)))
 def test_a_random_program_gives_the_same(seed: int) -> None:
     fn, args = random_program(seed)
     expected = jax.tree.leaves(jax.jit(fn)(*args))

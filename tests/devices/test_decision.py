@@ -59,7 +59,8 @@ def _processes(count: int, each: int, folder: Path) -> list[list[dict[str, Any]]
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={each}",
+        # The last of two such flags counts.
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={each}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     files = [folder / f"{rank}.json" for rank in range(count)]

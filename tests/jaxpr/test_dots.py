@@ -16,6 +16,7 @@ from duotone.jaxpr.rules.dots import rows_dot
 from duotone.precision.optimize.dot_orders import swapped as mirrored
 from tests.jaxpr.programs import dtypes, half, named, traced
 from tests.jaxpr.test_orders import labelled
+from tests.quick import in_turns
 
 X = jax.random.normal(jax.random.key(0), (64, 32))
 W = jax.random.normal(jax.random.key(1), (32, 16)) / 6
@@ -147,8 +148,7 @@ def test_by_rows_the_sums_are_those_of_float32(name, swapped):
     np.testing.assert_allclose(rounded.astype(np.float32), exact, rtol=2**-8, atol=1e-5)
 
 
-@pytest.mark.parametrize("result", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", DIMS)
+@pytest.mark.parametrize(("name", "result"), in_turns(DIMS, ["float32", "bfloat16"]))
 def test_by_rows_derivatives_are_those_of_the_dot(name, result):
     lhs, rhs, dims = operands(name)
 

@@ -15,6 +15,7 @@ from duotone.devices.table import TABLE
 from duotone.jaxpr.rules import library_gradients
 from tests.jaxpr import test_convolutions as others
 from tests.jaxpr.test_windows import NHWC, ORDERS, convolution, in_float64, rewritten
+from tests.quick import in_turns
 
 GPU = TABLE["gpu"]
 NAMES = ("transposed_convolutions", "dilated_filters", "dilated_gradients")
@@ -73,16 +74,17 @@ CASES = [
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("groups", [2, 4])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("window", "settings"), [SPREAD[0], SPREAD[1], DILATED[0], DILATED[3]])
+@pytest.mark.parametrize(
+    ("case", "order", "groups"),
+    in_turns([SPREAD[0], SPREAD[1], DILATED[0], DILATED[3]], ORDERS, [2, 4]),
+)
 def test_same_numbers_in_groups(
+    case: tuple[tuple[int, int], dict[str, Any]],
     order: tuple[str, str, str],
-    window: tuple[int, int],
-    settings: dict[str, Any],
     groups: int,
     half: bool,
 ) -> None:
+    window, settings = case
     convolve = convolution(order, feature_group_count=groups, **settings)
     args = others.arrays(order, window, inside=4 // groups, made=12)
     program = check(gradients(convolve), *args, half=half)

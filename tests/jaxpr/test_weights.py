@@ -19,6 +19,7 @@ from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from tests.jaxpr.programs import dtypes, named, traced
 from tests.jaxpr.programs import half as rewritten
 from tests.numerics.oracle import ulps
+from tests.quick import in_turns
 
 FORMS = (("plain", "float16"), ("rows", "bfloat16"), ("widened", "bfloat16"))
 KEYS = jax.random.split(jax.random.key(0), 4)
@@ -81,13 +82,13 @@ def test_the_gradient_of_a_weight_is_the_float32_sum(name: str, dtype: str) -> N
     assert len(products) == (3 if name == "tied" else 1)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "dtype"), in_turns(PROGRAMS, FORMS), indirect=["dtype"], ids=str)
 def test_gradients_are_those_of_float32(name: str, dtype: str) -> None:
     eps = float(jnp.finfo(dtype).eps)
     function = squared(PROGRAMS[name])
     for wrt in (0, 1):
         got = jax.jit(jax.grad(half(function, dtype), wrt))(X, W)
-        want = jax.grad(function, wrt)(X, W)
+        want = jax.jit(jax.grad(function, wrt))(X, W)
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, atol=8 * eps * float(jnp.abs(want).max()))
 

@@ -24,6 +24,7 @@ from duotone.scale import DynamicLossScale
 from duotone.scale.monitor import LossScaleMonitor
 from duotone.transforms import mixed_function as mixed
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
+from tests.quick import in_turns
 
 X, Y = data()
 
@@ -253,7 +254,7 @@ def padded(rows):
     return tokens.astype("int32"), (np.arange(64) % 8).astype("int32")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", in_turns(["float16", "bfloat16"]))
 def test_it_says_that_a_loss_is_not_finite_in_float32_either(dtype, caplog):
     """A softmax of a row that is all -inf is NaN in plain Keras too; the epoch's loss hides it."""
 
