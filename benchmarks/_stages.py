@@ -15,6 +15,7 @@ from unittest import mock
 import jax
 
 from duotone import Policy
+from duotone.graph.collector import collector_paused
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr import pipeline as jaxpr_pipeline
 from duotone.jaxpr.reading.signature import flatten_call
@@ -97,14 +98,17 @@ class Clock:
 def stage_seconds(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[dict[str, float], Any]:
     """Takes a function of arrays, or of shapes, down the whole pipeline once, in bfloat16.
 
+    Garbage collection is paused, as in a call.
+
     Returns:
         Seconds of processor time of each stage, and the jaxpr traced.
     """
     clock, half = Clock(), HALF_TYPES["bfloat16"]
     arrays, signature = flatten_call("benchmark", tuple(args), {})
     jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
-    with clock.in_the_pipeline():
+    with collector_paused(), clock.in_the_pipeline():
         painted = jaxpr_pipeline.paint_for_device(jaxpr, Policy(), half)
         run = jaxpr_pipeline.lower(jaxpr, painted)
-    clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
+    with collector_paused():
+        clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
     return clock.seconds, jaxpr

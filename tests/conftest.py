@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 import pytest
-
-from duotone import _jax
 
 _MOST_MAPPINGS = 30_000
 """Of a process, whose limit is 65,530 on Linux: beyond it what compiles next aborts."""
 _MAPPINGS = Path("/proc/self/maps")
 _calls = 0
-_LONGEST = 4096
-"""The elements of the draw that smaller ones are the beginning of."""
-_normal = jax.random.normal
 
 # Traces make many small objects and hardly any garbage, and after each collection JAX's own runs.
 gc.set_threshold(20_000, 20, 20)
-
-
-def _beginning_of_a_long_draw(
-    key: Any, shape: Any = (), dtype: Any = float, **others: Any
-) -> jax.Array:
-    """``jax.random.normal``: the same numbers, but one compiled program for all small shapes."""
-    alike = dtype in (float, np.float32) and jax.dtypes.canonicalize_dtype(dtype) == np.float32
-    small = isinstance(shape, tuple | list) and math.prod(shape) <= _LONGEST
-    if others or not (alike and small and _jax.is_outermost([key])):
-        return _normal(key, shape, dtype, **others)
-    drawn = np.asarray(_normal(key, (_LONGEST,), np.float32))
-    return jax.numpy.asarray(drawn[: math.prod(shape)].reshape(shape))
-
-
-jax.random.normal = _beginning_of_a_long_draw
 
 
 @pytest.fixture(autouse=True)
