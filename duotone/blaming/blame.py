@@ -102,7 +102,7 @@ def blame(
     Example:
         >>> import jax.numpy as jnp, duotone
         >>> x = jnp.full((8, 8), 9.0)
-        >>> found = duotone.blame(lambda x: (x @ x * 200.0) @ x, x, dtype="float16")
+        >>> found = duotone.blame(lambda x, w: (x @ w * 200.0) @ w, x, x, dtype="float16")
         >>> found.verdict.value, found.first.operation, found.first.high, found.pins
         ('overflow', 'mul', 129600.0, ('mul', 'dot_general'))
     """

@@ -251,8 +251,9 @@ class _Search(Dots):
 
     @functools.cached_property
     def _bits(self) -> dict[int, int]:
-        """The bit of each dot, by the index of its node."""
-        dots = sorted(self.classes.dots(self.graph))
+        """The bit of each dot with a result, by the index of its node."""
+        nodes = self.graph.nodes
+        dots = [index for index in sorted(self.classes.dots(self.graph)) if nodes[index].outputs]
         return {index: 1 << number for number, index in enumerate(dots)}
 
     @functools.cached_property
@@ -351,7 +352,7 @@ class _Search(Dots):
         pairs = {frozenset(map(self._source, dot.inputs[:2])) for dot in dots}
         for index in self._bits:
             size = self._size(nodes[index].outputs[0])
-            for value, other in itertools.permutations(nodes[index].inputs[:2]):
+            for value, other in itertools.permutations(nodes[index].inputs[:2], 2):
                 square = self._known_size(value) in (size, _ANY)
                 bits = self._readers(other, value) & self._last[value] if square else 0
                 for dot in self._dots_in(bits):
