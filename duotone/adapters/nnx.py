@@ -193,9 +193,9 @@ def blame(
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Returns a function of split objects, and the objects that precede the user's arguments."""
     check_callable("autocast", fn)
-    made, *settings = getattr(fn, _MADE, (None,))
-    if made is fn:  # another wrapper may have copied the attribute
-        return settings[0], settings[1]
+    made: Any = getattr(fn, _MADE, None)
+    if made and made[0] is fn:  # another wrapper may have copied the attribute
+        return made[1:]
     function, first = unbound(fn)
 
     @functools.wraps(fn, updated=())

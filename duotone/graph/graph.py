@@ -331,6 +331,15 @@ class Graph:
         return found
 
     @functools.cached_property
+    def known(self) -> frozenset[int]:
+        """The values that follow from constants and counters alone: known before any call."""
+        found = {value.index for value in self.values if value.constant is not None}
+        for node in self.nodes:
+            if found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return frozenset(found)
+
+    @functools.cached_property
     def constants(self) -> Mapping[int, Sequence[tuple[int, Magnitude]]]:
         """By index, the nodes that may have constants in half: the slot and magnitude of each.
 

@@ -72,6 +72,16 @@ def test_constants_by_node_and_slot() -> None:
     assert (node, slot, magnitude.largest) == (0, 1, 2.0)
 
 
+def test_known_follows_from_constants_alone() -> None:
+    t = Tiny()
+    constant, x = t.constant(2.0), t.input()
+    known = t.op("exp", t.op("reshape", constant))
+    t.returns(t.op("add", known, x))
+    graph = t.graph()
+    assert {constant, known} <= graph.known
+    assert graph.known.isdisjoint({x, graph.outputs[0][0]})
+
+
 def test_stored() -> None:
     graph = _graph()
     store = (Paint.HALF, Paint.FULL)

@@ -218,13 +218,13 @@ class Rewriter:
             results = self._results(step, env)
         else:
             with self.mark(step.first):
-                results = list(self._results(step, env))
+                results = self._results(step, env)
         for value, (paint, array) in zip(step.outputs, results, strict=True):
             if paint is _HALF and value in self.recompute.rounded_once:
                 array = lax.optimization_barrier(array)
             env.write(value, paint, array)
 
-    def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+    def _results(self, step: Step, env: Env) -> list[tuple[Paint, Any]]:
         """Returns the results of a step, each with its precision."""
         if self.touched(step):
             with _jax.EquationContext(step.eqn):

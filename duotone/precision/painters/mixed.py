@@ -35,11 +35,13 @@ def compute_full_store_half(canvas: Canvas) -> None:
     graph = canvas.graph
     outputs = {value for value, _ in graph.outputs}
     picked = _picked(canvas)
-    for index, rule in reversed([*enumerate(canvas.rules)]):
-        arithmetic = canvas.kind(index) is _INFER
-        if rule is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
+    for node in reversed(graph.nodes):
+        index = node.index
+        if canvas.rules[index] is not Rule.DOWNSTREAM:
             continue
-        node = graph.nodes[index]
+        arithmetic = canvas.kind(index) is _INFER
+        if not (arithmetic or index in picked):
+            continue
         if Trait.ADDS_INTO in node.traits and not reads_full(canvas, node):
             continue  # it adds in memory, so its result is stored whatever its readers do
         moved, readers = canvas.moved_and_readers(node.outputs)

@@ -165,8 +165,8 @@ class Canvas:
             made = known[value]
             body = nodes[made.producer].body if made.producer >= 0 else made.body
             for reader, _ in self.consumers[value]:
-                transparent = self._clear[reader] and self.rules[reader] is Rule.DOWNSTREAM
-                if transparent and nodes[reader].body == body and reader not in but:
+                passes = self.is_transparent(reader) and nodes[reader].body == body
+                if passes and reader not in but:
                     new = [v for v in nodes[reader].outputs if known[v].paintable and v not in seen]
                     seen.update(new)
                     moved += new

@@ -56,14 +56,11 @@ def _in_networks(canvas: Canvas) -> set[int]:
     Such a dot computes full but does not taint, since a residual stream may be added to its result.
     """
     nodes = canvas.graph.nodes
-    short = {node.index for node in nodes if _SHORT in node.traits}
+    short = {node.index for node in canvas.graph.having(Trait.SHORT)}
     if not short:
         return short
     after = following(canvas.graph, canvas.classes.allowed)
     return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
-
-
-_SHORT = Trait.SHORT  # bound once, since looking up a member takes time
 
 
 def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:

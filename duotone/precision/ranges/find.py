@@ -169,7 +169,7 @@ def find_ranges(
     """
     given = _given(assumptions)
     several = len(graph.bodies) > 1
-    loops = [node for node in graph.nodes if _CARRIES in node.traits] if several else []
+    loops = graph.having(_CARRIES) if several else ()
     carries: dict[int, Known] = {}
     passes = 0
     while True:

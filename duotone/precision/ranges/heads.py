@@ -29,7 +29,6 @@ import bisect
 import functools
 import itertools
 from collections.abc import Iterator
-from itertools import zip_longest
 
 from duotone.graph.graph import Graph, Node
 from duotone.graph.terms import SLICES_OF_LOOPS, follow, scales
@@ -120,8 +119,8 @@ class _Search(Dots):
         return found
 
     def _compares(self, node: Node) -> bool:
-        """Checks if a node subtracts what follows from different dots, or two parts of a value."""
-        if Trait.SUBTRACTS not in node.traits or not self.is_head(node):
+        """Checks if a difference is of what follows from other dots, or of two parts of a value."""
+        if not self.is_head(node):
             return False
         one, other = (self._last[v] for v in node.inputs)
         if one and other and (not one & other or all(map(self._is_product, node.inputs))):
@@ -141,11 +140,11 @@ class _Search(Dots):
         return one == other and node.inputs[0] != node.inputs[1]
 
     def _orders(self, node: Node) -> bool:
-        """Checks if a node sorts a value, or compares it with what is computed from it.
+        """Checks if a decision sorts a value, or compares it with what is computed from it.
 
         Half has few numbers near a large one, so that elements are equal or on the wrong side.
         """
-        if Trait.DECIDES not in node.traits or not self.is_head(node):
+        if not self.is_head(node):
             return False
         if Trait.SELECTS in node.traits:
             return all(self._size(v) == self._size(node.inputs[0]) for v in node.outputs)
@@ -246,8 +245,8 @@ class _Search(Dots):
     @functools.cached_property
     def _allowed(self) -> int:
         """The dots that are half."""
-        kinds = self.classes.nodes
-        return sum(bit for index, bit in self._bits.items() if kinds[index].kind is Kind.ALLOW)
+        allowed = self.classes.allowed
+        return sum(bit for index, bit in self._bits.items() if index in allowed)
 
     @functools.cached_property
     def _bits(self) -> dict[int, int]:
@@ -296,7 +295,8 @@ class _Search(Dots):
         found = set[int]()
         for node in reversed(self.graph.nodes):
             if node.index in self._bits:
-                for value, other in zip_longest(node.inputs, reversed(node.inputs[:2])):
+                pairs = itertools.zip_longest(node.inputs, reversed(node.inputs[:2]))
+                for value, other in pairs:
                     if other is None or not self._is_gradient(value, other):
                         found.add(value)
             elif not found.isdisjoint(node.outputs):

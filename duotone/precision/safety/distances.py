@@ -266,18 +266,9 @@ class _Search(Dots):
             if earlier is None:
                 made = self.maker(value)
                 subtracts = made is not None and Trait.SUBTRACTS in made.traits
-                return subtracts and value in self._known
+                return subtracts and value in self.graph.known
             value = earlier
         return known.cancels
-
-    @functools.cached_property
-    def _known(self) -> set[int]:
-        """The values that follow from constants and counters alone."""
-        found = {value.index for value in self.graph.values if value.constant is not None}
-        for node in self.graph.nodes:
-            if found.issuperset(node.inputs):
-                found.update(node.outputs)
-        return found
 
     def _is_of_results(self, dot: Node) -> bool:
         """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""

@@ -59,8 +59,8 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     values = graph.values
     seen = set[int]()
-    logarithms = [node for node in graph.nodes if Trait.LOGARITHM in node.traits]
     bounded = BoundedLogs(graph, classes)
+    logarithms = graph.having(Trait.LOGARITHM)
     queue = [v for node in logarithms for v in node.inputs if not bounded.adds_one(node)]
     denied: dict[int, str] = {}
     while queue:

@@ -167,16 +167,13 @@ class _Counts:
         self._values, self._ranges, self._half = graph.values, ranges, half
         self.counts, self.flags, self.inexact = set[int](), set[int](), set[int]()
         self.bits, self.bytes, self.features = set[int](), set[int](), set[int]()
-        known = {v.index for v in graph.values if v.constant is not None}
         self._fixed = {v.index for v in graph.values if v.producer < 0}.difference(graph.inputs)
-        self.plain = set(known)
+        self.plain = {v.index for v in graph.values if v.constant is not None}
         # The numbers that are not plain, or not yet: the usual operands.
-        self._others = {v.index for v in graph.values if v.paintable} - known
+        self._others = {v.index for v in graph.values if v.paintable} - self.plain
         for node in graph.nodes:
             if self._fixed.issuperset(node.inputs):
                 self._fixed.update(node.outputs)
-            if known.issuperset(node.inputs):
-                known.update(node.outputs)
             if (
                 not self._others.isdisjoint(node.inputs)
                 and node.traits.isdisjoint(_MAKE_COUNTS)
@@ -186,7 +183,7 @@ class _Counts:
             for value in node.outputs:
                 if graph.values[value].paintable:
                     self._add(node, value)
-        self.counters = self.counts & known
+        self.counters = self.counts & graph.known
 
     def _add(self, node: Node, value: int) -> None:
         """Adds a result of a node to the sets to which it belongs."""

@@ -32,10 +32,8 @@ def keep_long_segments(classes: Classes, background: Background) -> Classes:
     most = 0.5 / background.half.epsilon
     found = {
         node.index: _REASON
-        for node in background.graph.nodes
-        if Trait.ADDS_INTO in node.traits
-        and classes.nodes[node.index].kind in PASSIVE
-        and _updates(node, background.graph) > most
+        for node in background.graph.having(Trait.ADDS_INTO)
+        if classes.nodes[node.index].kind in PASSIVE and _updates(node, background.graph) > most
     }
     return classes.with_denied(found, Rule.SEGMENT)
 
