@@ -23,6 +23,7 @@ from duotone.devices.table import DeviceForms, current_forms
 from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
 from duotone.jaxpr import dumps
+from duotone.jaxpr.decision_cache import decide_once
 from duotone.jaxpr.nesting import custom, nested
 from duotone.jaxpr.painted import ALONE, CallSite, PaintedProgram
 from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_patterns
@@ -36,7 +37,7 @@ from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy.policy import Policy
 from duotone.policy.resolve import without
 from duotone.precision.classify.profitability import NOTHING_GAINS
-from duotone.precision.pipeline import Capabilities, Decisions, decide, leave_full
+from duotone.precision.pipeline import Capabilities, Decisions, leave_full
 from duotone.precision.ranges.intervals import INTERVAL_RULES
 from duotone.precision.ranges.measurements import assumptions_of
 from duotone.precision.resolved import Resolved
@@ -85,7 +86,7 @@ def _paint_built(
     graph = built.graph
     known = assumptions_of(graph, resolved.ranges, resolved.measurements, site.arguments)
     weights = graph.inputs[: site.weights]
-    found = decide(graph, resolved, CAPABILITIES, assumptions=known, weights=weights)
+    found = decide_once(graph, resolved, CAPABILITIES, assumptions=known, weights=weights)
     if resolved.log_decisions:
         dumps.log_decisions(found.graph, found.classes, found.painting)
     return _painted(built, found, resolved, forms)

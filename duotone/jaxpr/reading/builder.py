@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,17 +43,19 @@ _LARGEST_CONSTANT = 2**22
 
 
 class SourceLine:
-    """The user's source line of an equation, computed when it is printed.
+    """The user's source line of equations, computed when it is printed for the first time.
 
     JAX has none inside its own functions, which it traces once; then it is the outer call's line.
     """
-
-    __slots__ = ("_call", "_eqn")
 
     def __init__(self, eqn: _jax.Eqn, call: SourceLine | None = None) -> None:
         self._eqn, self._call = eqn, call
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         own = _jax.source_line(self._eqn)
         return str(self._call) if own == _jax.NO_SOURCE and self._call is not None else own
 
@@ -71,6 +74,7 @@ class Builder:
         self.bodies: list[Body] = []
         self._integers = Integers()
         self._call: SourceLine | None = None
+        self._lines: dict[tuple[Any, SourceLine | None], SourceLine] = {}
         self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
         self._types: dict[Any, tuple[int, tuple[Any, ...], str]] = {}
 
@@ -83,7 +87,7 @@ class Builder:
     @contextlib.contextmanager
     def called(self, eqn: _jax.Eqn) -> Iterator[None]:
         """Returns a context for adding the nodes of a program that an equation calls."""
-        outer, self._call = self._call, SourceLine(eqn, self._call)
+        outer, self._call = self._call, self._line(eqn)
         try:
             yield
         finally:
@@ -162,7 +166,7 @@ class Builder:
                 body=body,
                 scope=scope,
                 region=region,
-                source=SourceLine(eqn, self._call),
+                source=self._line(eqn),
                 flops=what.flops,
                 fixed=what.fixed,
                 attributes=attributes,
@@ -171,6 +175,14 @@ class Builder:
             )
         )
         return outputs
+
+    def _line(self, eqn: _jax.Eqn) -> SourceLine:
+        """Returns the source line of an equation; the layers of a network share theirs."""
+        key = (eqn.source_info.traceback, self._call)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = SourceLine(eqn, self._call)
+        return line
 
     def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
         """Returns the name scope of an equation, the region it is in, and all scope names."""
