@@ -195,9 +195,7 @@ def changed(part: Any) -> Any:
     raise AssertionError(f"no other value of {part!r}")
 
 
-@pytest.mark.parametrize(
-    ("listed", "cls"), [("nodes", Node), ("values", Value), ("bodies", Body)], ids=str
-)
+@pytest.mark.parametrize(("listed", "cls"), [("nodes", Node), ("values", Value), ("bodies", Body)])
 def test_each_field_of_a_graph_is_in_the_key(listed: str, cls: type[Any]) -> None:
     program = painted(jax.grad(recurrent))
     graph, resolved = program.built.graph, program.resolved
@@ -345,7 +343,9 @@ class _Attack:
 
 
 @pytest.mark.parametrize(
-    "thing", [_Attack(), Path("x"), subprocess.Popen, decide, duotone.autocast], ids=repr
+    "thing",
+    [_Attack(), Path("x"), subprocess.Popen, decide, duotone.autocast],
+    ids=["call", "path", "class", "function", "public function"],
 )
 def test_a_file_runs_no_code(thing: object, folder: Path) -> None:
     with pytest.raises(pickle.UnpicklingError, match="not a record of duotone"):
