@@ -359,10 +359,10 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
     }
 
 
-def has_sharded_type(aval: Any) -> bool:
+def has_sharded_type(aval: Any, *kinds: jax.sharding.AxisType) -> bool:
     """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
-    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
+    return any(kind in kinds if kinds else kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
 PLUGIN_LOG = _bridge.__name__

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
+from jax.sharding import AxisType
 
 from duotone import _jax
 from duotone.errors import DuotoneError, RewriteError
@@ -121,8 +122,8 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
         return "its effects must not happen twice"
     if not all(isinstance(aval, _jax.ShapedArray) for aval in opened.in_avals):
         return "an argument is not an array"
-    if any(map(_jax.has_sharded_type, opened.in_avals)):
-        return "its mesh has explicit or manual axes"
+    if any(_jax.has_sharded_type(aval, AxisType.Manual) for aval in opened.in_avals):
+        return "it is in shard_map"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
         return "it reads values of an outer trace"
     return ""
