@@ -8,7 +8,6 @@ names moved. An unsupported version fails here, with an error that names the cha
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +52,7 @@ NameStack = _source_info.NameStack
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun, check_jaxpr = _core.jaxpr_as_fun, _core.check_jaxpr
 eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
+NamedAxisEffect = _private_core.NamedAxisEffect
 trace_context = _config.trace_context
 """Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
 outside_of_traces = _private_core.eval_context
@@ -359,10 +359,10 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
     }
 
 
-def has_sharded_type(aval: Any, *kinds: jax.sharding.AxisType) -> bool:
+def has_sharded_type(aval: Any) -> bool:
     """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
-    return any(kind in kinds if kinds else kind is not jax.sharding.AxisType.Auto for kind in axes)
+    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
 PLUGIN_LOG = _bridge.__name__
