@@ -8,7 +8,6 @@ names moved. An unsupported version fails here, with an error that names the cha
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +52,7 @@ NameStack = _source_info.NameStack
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
 jaxpr_as_fun, check_jaxpr = _core.jaxpr_as_fun, _core.check_jaxpr
 eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
+NamedAxisEffect = _private_core.NamedAxisEffect
 trace_context = _config.trace_context
 """Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
 outside_of_traces = _private_core.eval_context

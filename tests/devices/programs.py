@@ -329,6 +329,49 @@ def _explicit_block(mesh: Any) -> Any:
     return loss, weights, jnp.asarray(np.random.default_rng(1).integers(0, 24, (8, 8)))
 
 
+def _explicit_attention(mesh: Any) -> Any:
+    """Heads over ``model``."""
+
+    def norm(x: Any) -> Any:
+        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    def loss(weights: Any, ids: Any) -> Any:
+        x = weights["embed"].at[ids].get(out_sharding=P("data"))
+        q, k, v = (jnp.einsum("btd,dhe->bhte", norm(x), weights[name]) for name in "qkv")
+        scores = jnp.einsum("bhte,bhse->bhts", q, k) / 2.0
+        weighed = jax.nn.softmax(jnp.where(jnp.tri(ids.shape[1], dtype=bool), scores, -1e9))
+        mixed = jnp.einsum("bhts,bhse->bhte", weighed, v)
+        x = x + jnp.einsum("bhte,hed->btd", mixed, weights["o"], out_sharding=P("data"))
+        hidden = jax.nn.gelu(jnp.einsum("btd,df->btf", norm(x), weights["up"]))
+        x = x + jnp.einsum("btf,fd->btd", hidden, weights["down"], out_sharding=P("data"))
+        logits = jnp.einsum("btd,vd->btv", norm(x), weights["embed"])
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], -1)
+        return -picked.mean()
+
+    return loss, *_block(mesh)[1:]
+
+
+def _explicit_nested(mesh: Any) -> Any:
+    """A derivative of one's own, kept dots, a loop, a branch."""
+
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return jnp.tanh(x)
+
+    clipped.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * (1 - jnp.tanh(x) ** 2),))
+
+    def loss(weights: Any, x: Any) -> Any:
+        saved = jax.checkpoint(
+            lambda x, w: clipped(x @ w["w"]), policy=jax.checkpoint_policies.dots_saveable
+        )
+        x = saved(x, weights[0])
+        x = lax.cond(jnp.sum(x) > 1e6, lambda x: x, lambda x: _layer(x, weights[1]), x)
+        x, _ = lax.scan(lambda x, _: (_layer(x, weights[2]), None), x, None, length=2)
+        return jnp.mean((x - 0.5) ** 2)
+
+    return loss, _layers(), X
+
+
 def _explicit_fsdp(mesh: Any) -> Any:
     """Weights gathered where they are used."""
 
@@ -406,6 +449,11 @@ CASES: dict[str, Case] = {
         P("data"),
         explicit=True,
     ),
+    "explicit, attention": Case(_TWO, _explicit_attention, _HEADS, P("data"), explicit=True),
+    "explicit, convolution": Case(
+        _DATA, _convolution, {"k": P(), "g": P(), "w": P()}, P("data"), explicit=True
+    ),
+    "explicit, nested": Case(_DATA, _explicit_nested, _PLAIN, P("data"), explicit=True),
     "explicit, automatic inside": Case(_DATA, _explicit_auto, _SHARDED, P("data"), explicit=True),
     "explicit, experts": Case({"expert": 8}, _experts, _EXPERTS, P("expert"), explicit=True),
     "explicit, pipeline": Case(

@@ -15,12 +15,14 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import duotone
+from duotone.devices import AssumedDevice, assuming
 from tests.devices.programs import CASES, Case
+from tests.jaxpr.programs import named
 
 HALF = "float16"
 POLICY = duotone.Policy(ignore_performance=True)
 FORMS = ("autocast(step)", "value_and_grad(autocast(f))", "duotone.value_and_grad", "optax")
-QUICK = ("pipeline", "experts", "explicit, automatic inside")
+QUICK = ("pipeline", "experts", "explicit, automatic inside", "explicit, attention")
 
 
 def steps(loss: Any) -> dict[str, Any]:
@@ -81,6 +83,69 @@ def test_as_in_float32(name: str) -> None:
             for kind, size in travelling(step, weights, batch).items():
                 # A few bytes more: the optimizer's one decision.
                 assert size <= sent[kind] + 16, (form, kind, size, sent[kind])
+
+
+def test_explicit_axes_keep_the_optimizations() -> None:
+    """The forward and the backward pass are rewritten together, in forms of the GPU."""
+    case = CASES["explicit, attention"]
+    mesh = case.mesh()
+    with jax.set_mesh(mesh), assuming(AssumedDevice("h200", "cuda", "9.0")):
+        loss, weights, batch = case.placed(mesh)
+        want = jax.jit(jax.grad(loss))(weights, batch)
+        got = jax.jit(jax.grad(duotone.autocast(loss, dtype=HALF)))(weights, batch)
+        seen = duotone.explain(jax.grad(loss), weights, batch, dtype=HALF)
+        found = {name for o in seen.operations for name, *_ in o.optimizations}
+        assert {"one_hot", "recompute"} <= found
+        program = jax.make_jaxpr(jax.grad(duotone.autocast(loss, dtype=HALF)))(weights, batch)
+    assert "forward" in {eqn.params["name"] for eqn in named(program, "jit")}
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert jax.typeof(g) == jax.typeof(w)
+        np.testing.assert_allclose(g, w, atol=5e-3)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_gradients_are_summed_in_float32_inside_shard_map(check: bool) -> None:
+    mesh = CASES["data parallel"].mesh()
+    weights, x = jnp.full((16, 16), 0.1), jnp.linspace(-1.0, 1.0, 512).reshape(32, 16)
+
+    def gradients(loss: Any) -> Any:
+        def local(w: Any, x: Any) -> Any:
+            gradient = jax.grad(loss)(w, x)
+            return gradient if check else jax.lax.psum(gradient, "data")
+
+        return jax.shard_map(
+            local, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=check
+        )
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.mean((jnp.tanh(x @ w) @ w - 0.5) ** 2)
+
+    half = gradients(duotone.autocast(loss, dtype=HALF, policy=POLICY))
+    program = jax.make_jaxpr(half)(weights, x)
+    sums = [*named(program, "psum_invariant"), *named(program, "psum")]
+    assert {str(eqn.invars[0].aval.dtype) for eqn in sums} == {"float32"}
+    np.testing.assert_allclose(half(weights, x), gradients(loss)(weights, x), atol=5e-3)
+
+
+def test_mapped_tangents_over_explicit_axes() -> None:
+    """``vmap`` adds an axis before those that are sharded."""
+    mesh = CASES["explicit, data parallel"].mesh()
+    with jax.set_mesh(mesh):
+        x = jax.device_put(
+            jnp.linspace(-1.0, 1.0, 512).reshape(32, 16), NamedSharding(mesh, P("data"))
+        )
+        w, tangents = jnp.full((16, 16), 0.1), jnp.linspace(0.0, 1.0, 1024).reshape(4, 16, 16)
+
+        def mapped(f: Any) -> Any:
+            along = lambda t: jax.jvp(lambda w: f(w, x), (w,), (t,))[1]  # noqa: E731
+            return jax.jit(jax.vmap(along))(tangents)
+
+        def f(w: Any, x: Any) -> Any:
+            return jnp.tanh(x @ w) @ w
+
+        got, want = mapped(duotone.autocast(f, dtype=HALF, policy=POLICY)), mapped(f)
+        assert jax.typeof(got) == jax.typeof(want)
+        np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3)
 
 
 def test_what_moves_by_hand_moves_in_half() -> None:

@@ -73,8 +73,7 @@ def _is_plain(var: Any) -> bool:
 
     For a sharded variable, new arrays would have to name the mesh.
     """
-    known = all(isinstance(size, int) for size in var.aval.shape)
-    return known and all(axis is None for axis in var.aval.sharding.spec)
+    return all(isinstance(size, int) for size in var.aval.shape)
 
 
 def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:

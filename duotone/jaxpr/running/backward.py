@@ -26,7 +26,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from duotone import _jax
 from duotone.errors import DuotoneError, RewriteError
-from duotone.jaxpr.running.jaxprs import call_of, function_name, program_of
+from duotone.jaxpr.running.jaxprs import call_of, effects_of, function_name, program_of
 from duotone.jaxpr.running.passes import LINEAR, Passes, is_float, no_tangent
 
 logger = logging.getLogger("duotone")
@@ -117,12 +117,10 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
         The reason, empty if there is none.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    if opened.effects:
+    if effects_of(opened):
         return "its effects must not happen twice"
     if not all(isinstance(aval, _jax.ShapedArray) for aval in opened.in_avals):
         return "an argument is not an array"
-    if any(map(_jax.has_sharded_type, opened.in_avals)):
-        return "its mesh has explicit or manual axes"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
         return "it reads values of an outer trace"
     return ""
@@ -256,7 +254,7 @@ def _cut(
     leaves, cotangents = opened.invars[:count], opened.invars[count:]
     results, gradients = opened.outvars[: len(floats)], opened.outvars[len(floats) :]
     in_forward = _needed(opened, results)
-    if opened.effects or not in_forward.isdisjoint(cotangents):
+    if effects_of(opened) or not in_forward.isdisjoint(cotangents):
         return None
     in_backward = _needed(opened, gradients, known=in_forward)
     first = [eqn for eqn in opened.eqns if any(out in in_forward for out in eqn.outvars)]

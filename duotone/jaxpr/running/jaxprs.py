@@ -28,6 +28,11 @@ def program_of(
     return _jax.closed_program(opened, list(constants.values()))
 
 
+def effects_of(jaxpr: _jax.OpenJaxpr) -> set[Any]:
+    """Returns the effects of a jaxpr, without the names of mesh axes over which it communicates."""
+    return {effect for effect in jaxpr.effects if not isinstance(effect, _jax.NamedAxisEffect)}
+
+
 def programs_in(eqn: _jax.Eqn) -> Iterator[_jax.ClosedJaxpr]:
     """Yields the jaxprs among the parameters of an equation, also of tuples with other objects."""
     return _programs(tuple(eqn.params.values()))

@@ -93,19 +93,26 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
     """Batches the passes; an operand that is not mapped gets the sum of its gradients."""
     mapped = tuple(None if type(dim) is not int else dim for dim in dims)
     size = next(x.shape[p] for x, p in zip(operands, mapped, strict=True) if p is not None)
-    made = LINEAR.bind(*operands, passes=_mapped(passes, mapped, size))
+    made = LINEAR.bind(*operands, passes=_mapped(passes, mapped, size, operands))
     return made, [0] * len(made)
 
 
-def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
+def _mapped(
+    passes: Passes, dims: tuple[int | None, ...], size: int, operands: Sequence[Any]
+) -> Passes:
     """Returns the passes of a program that is mapped over dimensions of its operands."""
-    key = dims, size
+    types = tuple(map(jax.typeof, operands))
+    sharded = any(map(_jax.has_sharded_type, types))
+    key = dims, size, types if sharded else ()
     if key not in passes.mapped:  # JAX keeps a compiled program for each value of a parameter
-        passes.mapped[key] = _map(passes, dims, size)
+        passes.mapped[key] = _map(passes, dims, size, types if sharded else None)
     return passes.mapped[key]
 
 
-def _map(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
+def _map(
+    passes: Passes, dims: tuple[int | None, ...], size: int, operands: Sequence[Any] | None
+) -> Passes:
+    """Maps the passes; the types of ``operands`` are given if shardings are part of them."""
     residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -116,7 +123,11 @@ def _map(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
             for x, dim in zip(made, linear, strict=True)
         ]
 
-    types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)
+    if operands is None:
+        types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)
+    else:
+        each = jax.vmap(functools.partial(_calculate, passes=passes), dims, axis_size=size)
+        types = tuple(jax.make_jaxpr(each)(*operands).out_avals)
     return dataclasses.replace(passes, backward=backward, types=types)
 
 
@@ -145,5 +156,5 @@ def is_float(aval: Any) -> bool:
 def no_tangent(aval: Any) -> Any:
     """Returns a tangent of zeros."""
     if is_float(aval):
-        return jax.numpy.zeros(aval.shape, aval.dtype)
+        return _jax.ad.instantiate_zeros(_jax.ad.Zero(aval))  # it may vary over mesh axes
     return np.zeros(aval.shape, jax.dtypes.float0)
