@@ -32,8 +32,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from duotone.graph.graph import Node
-from duotone.graph.terms import following, moved, scales, subtracts
+from duotone.graph.graph import Graph, Node
+from duotone.graph.reach import Walk, following, start
+from duotone.graph.terms import keeps, kept, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -104,7 +105,7 @@ class _Search(Dots):
 
     def _parts(self, value: int) -> Sequence[int]:
         """Returns the arrays that are concatenated to a value, or the value itself."""
-        node = self.maker(self.origin(value))
+        node = self.graph.maker(self.origin(value))
         return (value,) if node is None or _PARTS not in node.traits else node.inputs
 
     def _is_one(self, value: int) -> bool:
@@ -145,7 +146,7 @@ class _Search(Dots):
             for reader, _ in self.graph.consumers[queue.pop(0)]:
                 node = self.graph.nodes[reader]
                 adds = _ADDS in node.traits and len(node.inputs) == 2
-                if adds or self.keeps(node):
+                if adds or keeps(self.graph, node):
                     found += [reader] if adds else []
                     queue += self._new(node.outputs, seen)
         return found
@@ -160,28 +161,24 @@ class _Search(Dots):
                 if _ADDS in node.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
                     queue += self._new(node.outputs, seen)
-                elif self.keeps(node):
+                elif keeps(self.graph, node):
                     queue += self._new(node.outputs, seen)
         return found
 
     def _squared(self, value: int) -> set[int]:
         """Returns the values whose squares a value sums, apart from other terms and a scale."""
-        found, queue, seen = set[int](), [value], {value}
-        while queue:
-            producer = self.graph.values[queue.pop()].producer
-            if producer < 0:
-                continue
-            node = self.graph.nodes[producer]
+        found, walk = set[int](), Walk(self.graph, [value])
+        for _, node in walk:
             squares = self._squared_by(node)
             if squares is not None:
                 found |= squares
-            elif not node.traits.isdisjoint(_OF_NORMS) or self.keeps(node):
-                queue += self._new(self._factors(node), seen)
+            elif not node.traits.isdisjoint(_OF_NORMS) or keeps(self.graph, node):
+                walk.to(self._factors(node))
         return found
 
     def _base(self, value: int) -> set[int]:
         """Returns the value of which a value is the square, if it is one."""
-        node = self.maker(value)
+        node = self.graph.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
         origins = set(map(self.origin, self._factors(node)))
@@ -260,15 +257,12 @@ class _Search(Dots):
 
         A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
         """
-        values = self.graph.values
-        while (known := values[value].constant) is None:
-            earlier = self.before(value)
-            if earlier is None:
-                made = self.maker(value)
-                subtracts = made is not None and Trait.SUBTRACTS in made.traits
-                return subtracts and value in self.graph.known
-            value = earlier
-        return known.cancels
+        found = self.graph.values[start(self.graph, value, _unknown)]
+        if found.constant is not None:
+            return found.constant.cancels
+        made = self.graph.maker(found.index)
+        subtracts = made is not None and Trait.SUBTRACTS in made.traits
+        return subtracts and found.index in self.graph.known
 
     def _is_of_results(self, dot: Node) -> bool:
         """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
@@ -288,7 +282,7 @@ class _Search(Dots):
 
     def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
         """Returns the dots in a row that lead from an operand to a value; else empty."""
-        dot = self.maker(self._unweighted(value))
+        dot = self.graph.maker(self._unweighted(value))
         if dot is None or Trait.CONTRACTS not in dot.traits or not most:
             return []
         operands = dot.inputs[:2] if dot.attributes.get("subtracts") else dot.inputs
@@ -302,31 +296,13 @@ class _Search(Dots):
 
     def _unweighted(self, value: int) -> int:
         """Returns the origin of a value, upstream of moves and of weights with fewer elements."""
-        while (node := self.maker(value)) is not None:
-            largest = max(node.inputs, key=self._own_size, default=value)
-            if not (self._weights(node, largest) if scales(node) else self.keeps(node)):
-                break
-            value = largest
-        return value
-
-    def _weights(self, node: Node, value: int) -> bool:
-        """Checks if a node scales a value by an array with fewer elements, and by no constant."""
-        if Trait.DIVIDES in node.traits and node.inputs[0] != value:
-            return False
-        weights = (self.graph.values[v] for v in node.inputs if v != value)
-        return all(
-            1 < self._own_size(found.index) < self._own_size(value) and found.constant is None
-            for found in weights
-        )
-
-    def _own_size(self, value: int) -> int:
-        return moved(self.graph, value).size
+        return start(self.graph, value, _weighted)
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
         """Yields the sums of products that a value may be: the nodes that sum, and the factors."""
         queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
         for reader, before in queue:
-            made = self.maker(self.origin(reader))
+            made = self.graph.maker(self.origin(reader))
             if made is None or not self._sums(made):
                 continue
             way = (*before, made)
@@ -343,7 +319,7 @@ class _Search(Dots):
         """Returns the products that a value is the sum of: one or a few; else empty."""
         found, queue = list[Node](), [value]
         while queue and len(found) < _MOST_TERMS:
-            made = self.maker(self.origin(queue.pop()))
+            made = self.graph.maker(self.origin(queue.pop()))
             if made is not None and self._multiplies(made):
                 found.append(made)
             elif made is not None and _ADDS in made.traits:
@@ -361,7 +337,7 @@ class _Search(Dots):
             if way and origin in factors:
                 reached.add(origin)
                 continue
-            made = self.maker(origin)
+            made = self.graph.maker(origin)
             if made is not None and self._sums(made) and made not in joint:
                 way.append(made)
                 queue += map(self.origin, made.inputs)
@@ -384,3 +360,20 @@ class _Search(Dots):
         found = [value for value in values if value not in seen]
         seen.update(found)
         return found
+
+
+def _unknown(graph: Graph, node: Node) -> int | None:
+    """Returns the value that a node moves or scales to one that is no constant."""
+    return kept(graph, node) if graph.values[node.outputs[0]].constant is None else None
+
+
+def _weighted(graph: Graph, node: Node) -> int | None:
+    """Returns the value that a node moves, or weights by an array with fewer elements."""
+    if not scales(node):
+        return max(node.inputs, key=lambda v: moved(graph, v).size) if keeps(graph, node) else None
+    sizes = {v: moved(graph, v).size for v in node.inputs}
+    value, weight = sorted(node.inputs, key=sizes.__getitem__, reverse=True)
+    if Trait.DIVIDES in node.traits and node.inputs[0] != value:
+        return None
+    weights = 1 < sizes[weight] < sizes[value] and graph.values[weight].constant is None
+    return value if weights else None

@@ -41,7 +41,8 @@ import math
 from collections.abc import Callable, Collection, Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node, Value
-from duotone.graph.terms import SCALES, following, is_state, is_sum
+from duotone.graph.reach import following
+from duotone.graph.terms import SCALES, is_state, is_sum
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
@@ -336,7 +337,7 @@ class _Walks:
     def is_untrained(self, node: Node) -> bool:
         """Returns False for a state to which a loop with activations adds."""
         trains = is_state(node) and is_sum(self._graph, node.inputs[1])
-        return not (trains and self._has_activation(self._graph.bodies_in(node.body)))
+        return not (trains and self._has_activation(node.body))
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
         """Returns all readers of a loop's carry that comes from a solve in the same loop."""
@@ -350,7 +351,7 @@ class _Walks:
                 around = bodies[around].parent
         for loop in loops:
             inside = self._graph.bodies_in(loop)
-            if self._is_of_layers(loop, inside):
+            if self._is_of_layers(loop):
                 continue
             solved = [node.index for node in solves if node.body in inside]
             following_solves = self._within(inside, solved)
@@ -359,13 +360,13 @@ class _Walks:
             found |= self._within(inside, own)
         return found
 
-    def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
+    def _is_of_layers(self, loop: int) -> bool:
         """Returns True if a loop iterates over layers of a network with activations."""
         layers = is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
-        return layers and self._has_activation(inside)
+        return layers and self._has_activation(loop)
 
-    def _has_activation(self, bodies: Collection[int]) -> bool:
-        return any(n.body in bodies and Trait.ACTIVATION in n.traits for n in self._nodes)
+    def _has_activation(self, body: int) -> bool:
+        return any(Trait.ACTIVATION in node.traits for node in self._graph.nodes_in(body))
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:
         """Returns nodes of some bodies that follow from some nodes through values that count."""
