@@ -80,13 +80,12 @@ def is_sum(graph: Graph, value: int) -> bool:
         if Trait.ADDS in node.traits:
             return True
         own = node.inputs[1:] if Trait.CARRIES in node.traits else ()
-        read = own if node.traits.isdisjoint(_ALTERNATIVES) else node.inputs
+        read = own if node.traits.isdisjoint({Trait.CHOOSES, Trait.JOINS}) else node.inputs
         walk.to(graph.moved_from[v] for v in read)
     return False
 
 
 _PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
-_ALTERNATIVES = frozenset({Trait.CHOOSES, Trait.JOINS})
 
 
 def scales(node: Node) -> bool:
@@ -104,7 +103,7 @@ def _turned(graph: Graph, value: int) -> bool:
     """Returns True if a value is, or may be, another value with the other sign, moved or scaled."""
     while (producer := graph.values[value].producer) >= 0:
         node = graph.nodes[producer]
-        if not node.traits.isdisjoint(_TURNS):
+        if not node.traits.isdisjoint({Trait.NEGATES, Trait.UNDESCRIBED}):
             return True
         if not scales(node) and (len(node.inputs) != 1 or Trait.COMMUTES not in node.traits):
             return False
@@ -118,7 +117,6 @@ def _turned(graph: Graph, value: int) -> bool:
     return False
 
 
-_TURNS = frozenset({Trait.NEGATES, Trait.UNDESCRIBED})
 SLICES_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
 """Traits of nodes that take the slice of one iteration, or stack those of all."""
 LOOPS = SLICES_OF_LOOPS | {Trait.CARRIES}

@@ -20,7 +20,6 @@ operation may do so."""
 SENSITIVE: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
 """Traits of operations in which a small error of an operand is not a small error of the result."""
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO})
-_DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
 
 def find_sensitive(
@@ -122,7 +121,9 @@ def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
     exponent = node.attributes.get("exponent")
     if isinstance(exponent, float) and exponent >= 0:
         return
-    divides = isinstance(exponent, float) or not node.traits.isdisjoint(_DIVISIONS)
+    divides = isinstance(exponent, float) or not node.traits.isdisjoint(
+        {Trait.DIVIDES, Trait.ROOTS}
+    )
     for value in node.inputs[1:] if Trait.DIVIDES in node.traits else node.inputs:
         if not (divides and _away_from_zero(ranges.of(value))):
             yield value

@@ -16,7 +16,7 @@ them. A logit that is subtracted from its own maximum is not compared, nor is a 
 first derivative multiplies; a second derivative and ``y * (1 - y)`` in the loss compare it.
 
 It also denies all arithmetic of a head that gradients read, in arrays no larger than the operands
-of the last dot. Cotangents may nearly cancel there (behind two norms, for example), and float32
+of the last dot. Cotangents may nearly cancel there (after two norms, for example), and float32
 costs little. The logits of a language model are larger, so they are left to other rules::
 
     a final dot   a dot from which no dot but gradients follows, and no gradient itself
@@ -38,8 +38,6 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
-_SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
-_KEEPS = frozenset({Trait.COMMUTES, Trait.SQUARES})
 _ANY = -1
 """Stands for every size next to a value of which no front end knows the shape."""
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
@@ -172,7 +170,7 @@ class _Search(Dots):
             seen.add(reader)
             made = graph.nodes[reader]
             others = [v for v in made.inputs if v != value]
-            if not _SUMS.isdisjoint(made.traits):
+            if not made.traits.isdisjoint({Trait.SUMS, Trait.SUMS_AXES}):
                 return True
             subtracts = Trait.SUBTRACTS in made.traits
             apart = (subtracts or scales(made)) and not follow(graph, others, node.outputs)
@@ -181,7 +179,7 @@ class _Search(Dots):
                     return True
             elif subtracts and self._subtracts_parts(made):
                 return True
-            elif apart or not _KEEPS.isdisjoint(made.traits):
+            elif apart or not made.traits.isdisjoint({Trait.COMMUTES, Trait.SQUARES}):
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
 

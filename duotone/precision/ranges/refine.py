@@ -56,8 +56,6 @@ _LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
 few terms are. The others need the digits of their operands (a pole, a series), or sum up many
 terms."""
 _SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
-_CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
-_NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def keep_digits(classes: Classes, background: Background) -> Classes:
@@ -179,7 +177,9 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
 def _is_sum(node: Node) -> bool:
     """Returns True for a sum of one operand's elements, including running sums."""
     traits = node.traits
-    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_NO_SUMS))
+    return Trait.SUMS_AXES in traits or (
+        Trait.SUMS in traits and traits.isdisjoint({Trait.ADDS_INTO, Trait.CARRIES})
+    )
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
@@ -205,7 +205,7 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     before, nothing is left of it. A square that is first multiplied by an activation or a gradient
     is only one of many terms with that much error.
     """
-    suspects = graph.having(*_CANCELS)
+    suspects = graph.having(Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES)
     cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
     walk = Walk(graph, (value for node in cancel for value in node.inputs))
     for _, node in walk:

@@ -23,8 +23,6 @@ from duotone.graph.terms import moved, scales
 from duotone.ops.traits import Trait
 from duotone.precision.safety.dot_operands import Dots
 
-_BETWEEN = frozenset({Trait.SUMS_AXES, Trait.COMMUTES})
-_UNKNOWN = frozenset({Trait.CARRIES, Trait.UNDESCRIBED})
 ARITHMETIC = frozenset(
     {
         Trait.COMMUTES,
@@ -140,7 +138,7 @@ class BoundedLogs(Dots):
     @functools.cached_property
     def _made(self) -> set[int]:
         """The values that follow from dots, or may do so."""
-        unknown = (node.index for node in self.graph.having(*_UNKNOWN))
+        unknown = (node.index for node in self.graph.having(Trait.CARRIES, Trait.UNDESCRIBED))
         return following(self.graph, self.classes.dots(self.graph).union(unknown))
 
 
@@ -160,7 +158,8 @@ def _repeated(graph: Graph, node: Node) -> int | None:
 
 
 def _moves_or_sums(node: Node) -> bool:
-    return not node.traits.isdisjoint(_BETWEEN) and Trait.NEGATES not in node.traits
+    between = node.traits & {Trait.SUMS_AXES, Trait.COMMUTES}
+    return bool(between) and Trait.NEGATES not in node.traits
 
 
 def _terms(node: Node) -> list[tuple[int, int]]:

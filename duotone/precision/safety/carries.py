@@ -46,7 +46,6 @@ LONG = 64
 """The number of iterations from which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
-_SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
 _SUM = "a sum over iterations: each adds to the result of those before"
 _STEP = "a step of a descent: it adds a small multiple of a gradient"
 _UPDATE = "part of such a step"
@@ -273,7 +272,8 @@ class _Loop:
         value = self.graph.values[node.inputs[-1]]
         while node.inputs[0] in way and value.producer >= 0:
             made = self.graph.nodes[value.producer]
-            if not made.traits.isdisjoint(_SHIFTS) and Trait.BOUNDS not in made.traits:
+            shifts = made.traits & {Trait.SELECTS, Trait.LOGARITHM}
+            if shifts and Trait.BOUNDS not in made.traits:
                 return True
             inputs = [self.graph.values[v] for v in made.inputs]
             inputs = [read for read in inputs if read.constant is None]

@@ -195,10 +195,10 @@ class _Search(Dots):
         others = {s for s in map(self.source, layer.inputs) if s != weight}
         return any(
             self.graph.values[value].size == size and value in self._following(layer, dot.index)
-            for value in self._beside(dot, others)
+            for value in self._next_to(dot, others)
         )
 
-    def _beside(self, dot: Node, sources: set[int]) -> Iterator[int]:
+    def _next_to(self, dot: Node, sources: set[int]) -> Iterator[int]:
         """Yields the operands of a dot next to one that comes from one of some sources."""
         for value, other in (dot.inputs, dot.inputs[::-1]):
             if self.source(other) in sources:

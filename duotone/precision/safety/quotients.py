@@ -45,7 +45,6 @@ _FEATURES = 8
 """A last axis of a dot with fewer elements holds different quantities, and no grid."""
 _REASON = "a difference of its result and a nearly equal value is divided by a small number"
 _GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
-_IN_PLACE = frozenset({Trait.NEGATES, Trait.CONVERTS})
 _LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
 
 
@@ -219,7 +218,8 @@ def _dots_making(dots: Dots, values: Iterable[int]) -> Iterator[int]:
 
 def _moves(graph: Graph, node: Node, values: set[int]) -> bool:
     """Checks if a node moves elements of one of some values; a broadcast number is no element."""
-    if Trait.MOVES not in node.traits or not node.traits.isdisjoint(_IN_PLACE):
+    in_place = node.traits & {Trait.NEGATES, Trait.CONVERTS}
+    if in_place or Trait.MOVES not in node.traits:
         return False
     return any(v in values and not graph.values[v].is_one for v in node.inputs)
 
