@@ -338,14 +338,18 @@ class _Search(Dots):
     def _gradients(self) -> set[tuple[int, int]]:
         """For each gradient of a last dot, the origin of its cotangent and the size of its result.
 
-        The gradient of such a gradient reads the same cotangent, and a value of that size.
+        The gradient of such a gradient reads the same cotangent, and a value of that size, and so
+        on: third derivatives have gradients of gradients of gradients.
         """
-        return {
-            (self.source(value), self._size(node.outputs[0]))
-            for node in map(self.graph.nodes.__getitem__, self._bits)
-            for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True)
-            if self._is_first_gradient(value, other)
-        }
+        found, grown = set[tuple[int, int]](), -1
+        while len(found) > grown:
+            grown = len(found)
+            for node in map(self.graph.nodes.__getitem__, self._bits):
+                for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True):
+                    first = self._is_first_gradient(value, other)
+                    if first or (self.source(value), self._size(other)) in found:
+                        found.add((self.source(value), self._size(node.outputs[0])))
+        return found
 
     def _is_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is a gradient, or the gradient of a gradient."""

@@ -1,4 +1,4 @@
-"""Distances, moments and rests: dots are full if their result nearly cancels in a difference.
+"""Distances and moments: dots are full if their result nearly cancels in a difference.
 
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` computes squared distances by a dot, for nearest neighbours,
 kernels, codebooks and optimal transport. The dot may add the squares itself (ONNX's ``Gemm``), or
@@ -15,16 +15,8 @@ the two agree to many digits. So all dots and pools that sum are full: one, or o
 separable window). The makers of the factors are full too, and so are other dots that weigh a value
 with the same window, as the gradient does: it multiplies factors with differences of averages.
 
-A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
-derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
-operand. So is one with a computed difference of known arrays (a centring matrix).
-
-``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
-its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
-the two agree to many digits, so a dot that is subtracted from its own operand is full. Its result
-and the operand may be weighted by an array with fewer elements, but by no constant: a small step
-``w - 0.1 * a @ w`` cancels nothing. ``x - (x @ v) @ v.T`` is the rest of a projection. Its last dot
-is subtracted from the operand of an earlier one, so up to three dots in a row are full.
+Differences of a value and an average of its neighbours are in
+:mod:`duotone.precision.safety.rests`.
 """
 
 from __future__ import annotations
@@ -32,26 +24,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from duotone.graph.graph import Graph, Node
-from duotone.graph.reach import Walk, following, start
-from duotone.graph.terms import keeps, kept, moved, scales, subtracts
-from duotone.ops.entries import Kind
+from duotone.graph.graph import Node
+from duotone.graph.reach import Walk
+from duotone.graph.terms import keeps, subtracts
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.dot_operands import Dots
+from duotone.precision.safety.rests import Rests
 
 _MOST_TERMS = 8
 """How many sums are looked at, at most: two sets of points and their squares give as many."""
-_MOST_IN_A_ROW = 3
-"""How many dots in a row are looked at, at most: two project a value, and a third one weighs."""
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
 _TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _REST = "subtracted from its own operand: they may nearly cancel"
-_STENCIL = "multiplies with a constant whose elements add up to 0: a difference of near values"
+_STENCIL = "multiplies with an array whose elements add up to 0: a difference of near values"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
@@ -69,7 +58,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
         New classes; the same object if there are no such dots.
     """
     graph = background.graph
-    search = _Search(graph, classes)
+    search = _Search(graph, classes, background.ranges)
     reasons: dict[int, str] = {}
     sums = (node.index for node in graph.having(_ADDS))
     for index in sorted(classes.dots(graph).union(sums)):
@@ -88,7 +77,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
-class _Search(Dots):
+class _Search(Rests):
     """Searches the sums with a dot's result as a term for squares of the dot's operands."""
 
     def is_of_distances(self, dot: Node) -> bool:
@@ -226,77 +215,12 @@ class _Search(Dots):
             and (origin not in factors or values[value].producer > dot.index)
         ]
 
-    def _inferred(self, nodes: Iterable[Node]) -> list[Node]:
-        """Returns those of some nodes that round where they are half; a dot sums in float32."""
-        kinds = self.classes.nodes
-        return [node for node in nodes if kinds[node.index].kind is Kind.INFER]
-
-    def rest(self, pairs: Iterable[Sequence[int]]) -> list[int]:
-        """Returns the dots that a difference subtracts from their own operand, and its maker."""
-        found = list[int]()
-        for value, other in pairs:
-            origin = self._unweighted(other)
-            way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
-            way += self._inferred(self.makers([origin])) if way else []
-            found += [node.index for node in way]
-        return found
-
-    def differences(self, dot: Node) -> list[int]:
-        """Returns a dot with a constant whose elements cancel, and what makes its other operand."""
-        if not any(map(self._cancels, dot.inputs)):
-            return []
-        dots = [dot] if self._is_allowed(dot) else []
-        makers = self.makers(map(self.origin, dot.inputs))
-        products = [made for made in makers if self._is_of_results(made)]
-        gradients = [index for made in products for index in self.gradients(made)]
-        makers += self.makers(self.origin(v) for made in products for v in made.inputs)
-        return [n.index for n in (*dots, *products, *self._inferred(makers))] + gradients
-
-    def _cancels(self, value: int) -> bool:
-        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one.
-
-        A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
-        """
-        found = self.graph.values[start(self.graph, value, _unknown)]
-        if found.constant is not None:
-            return found.constant.cancels
-        made = self.graph.maker(found.index)
-        subtracts = made is not None and Trait.SUBTRACTS in made.traits
-        return subtracts and found.index in self.graph.known
-
-    def _is_of_results(self, dot: Node) -> bool:
-        """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
-        return self._is_allowed(dot) and self._after.issuperset(dot.inputs)
-
-    @functools.cached_property
-    def _after(self) -> set[int]:
-        """The values that follow from half dots."""
-        return following(self.graph, self.classes.allowed)
-
     def subtracted(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
         if node.attributes.get("subtracts"):
             return [(node.outputs[0], node.inputs[2])]
         pair = len(node.inputs) == 2 and subtracts(self.graph, node)
         return [node.inputs, node.inputs[::-1]] if pair else []
-
-    def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
-        """Returns the dots in a row that lead from an operand to a value; else empty."""
-        dot = self.graph.maker(self._unweighted(value))
-        if dot is None or Trait.CONTRACTS not in dot.traits or not most:
-            return []
-        operands = dot.inputs[:2] if dot.attributes.get("subtracts") else dot.inputs
-        if origin in map(self._unweighted, operands):
-            return [dot]
-        for operand in operands:
-            way = self._way(origin, operand, most - 1)
-            if way:
-                return [*way, dot]
-        return []
-
-    def _unweighted(self, value: int) -> int:
-        """Returns the origin of a value, upstream of moves and of weights with fewer elements."""
-        return start(self.graph, value, _weighted)
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
         """Yields the sums of products that a value may be: the nodes that sum, and the factors."""
@@ -352,28 +276,8 @@ class _Search(Dots):
         """Returns True if a node sums over an axis or a window, weighted or not."""
         return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
 
-    def _is_allowed(self, node: Node) -> bool:
-        return self.classes.nodes[node.index].kind is Kind.ALLOW
-
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:
         found = [value for value in values if value not in seen]
         seen.update(found)
         return found
-
-
-def _unknown(graph: Graph, node: Node) -> int | None:
-    """Returns the value that a node moves or scales to one that is no constant."""
-    return kept(graph, node) if graph.values[node.outputs[0]].constant is None else None
-
-
-def _weighted(graph: Graph, node: Node) -> int | None:
-    """Returns the value that a node moves, or weights by an array with fewer elements."""
-    if not scales(node):
-        return max(node.inputs, key=lambda v: moved(graph, v).size) if keeps(graph, node) else None
-    sizes = {v: moved(graph, v).size for v in node.inputs}
-    value, weight = sorted(node.inputs, key=sizes.__getitem__, reverse=True)
-    if Trait.DIVIDES in node.traits and node.inputs[0] != value:
-        return None
-    weights = 1 < sizes[weight] < sizes[value] and graph.values[weight].constant is None
-    return value if weights else None
