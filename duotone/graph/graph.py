@@ -27,7 +27,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.graph.frozen import frozen
@@ -299,18 +299,15 @@ class Graph:
                 readers[value].append((node.index, slot))
         return readers
 
+    def maker(self, value: int) -> Node | None:
+        """Returns the node that makes a value; ``None`` for arguments and constants."""
+        producer = self.values[value].producer
+        return self.nodes[producer] if producer >= 0 else None
+
     def having(self, *traits: Trait) -> Sequence[Node]:
         """Returns the nodes that have at least one of some traits, in program order."""
-        found = self._having.get(traits)
-        if found is None:
-            groups = [nodes for own, nodes in self._alike.items() if not own.isdisjoint(traits)]
-            found = sorted(itertools.chain(*groups), key=operator.attrgetter("index"))
-            self._having[traits] = found
-        return found
-
-    @functools.cached_property
-    def _having(self) -> dict[tuple[Trait, ...], Sequence[Node]]:
-        return {}
+        groups = (nodes for own, nodes in self._alike.items() if not own.isdisjoint(traits))
+        return sorted(itertools.chain(*groups), key=operator.attrgetter("index"))
 
     @functools.cached_property
     def _alike(self) -> Mapping[Traits, Sequence[Node]]:
@@ -319,6 +316,11 @@ class Graph:
         for node in self.nodes:
             groups.setdefault(node.traits, []).append(node)
         return groups
+
+    @functools.cached_property
+    def starts(self) -> dict[Callable[[Graph, Node], int | None], dict[int, int]]:
+        """By step and value, what :func:`duotone.graph.reach.start` found."""
+        return {}
 
     @functools.cached_property
     def moved_from(self) -> Sequence[int]:
@@ -379,6 +381,18 @@ class Graph:
             if inner.parent not in found:
                 break
             found.add(inner.index)
+        return found
+
+    def nodes_in(self, body: int) -> list[Node]:
+        """Returns the nodes of a body and of all bodies nested in it, in program order."""
+        groups = (self._by_body.get(index, ()) for index in self.bodies_in(body))
+        return sorted(itertools.chain(*groups), key=operator.attrgetter("index"))
+
+    @functools.cached_property
+    def _by_body(self) -> Mapping[int, Sequence[Node]]:
+        found: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            found.setdefault(node.body, []).append(node)
         return found
 
     def trips(self, node: Node) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-
 from duotone.graph.graph import Graph, Node, Value
+from duotone.graph.reach import Walk
 from duotone.ops.traits import Trait
 
 
@@ -16,6 +15,36 @@ def moved(graph: Graph, value: int) -> Value:
 def is_one(graph: Graph, value: int) -> bool:
     """Returns True if a value is a single number, broadcast or not."""
     return moved(graph, value).is_one
+
+
+def keeps(graph: Graph, node: Node) -> bool:
+    """Returns True if a node moves all or a part of one value, or scales it by one number."""
+    if scales(node):
+        read = (graph.values[v] for v in node.inputs)
+        return any(value.is_one or value.constant is not None for value in read)
+    if node.traits.isdisjoint(_PASSES) or not node.traits.isdisjoint(LOOPS):
+        return False
+    return sum(graph.values[v].paintable for v in node.inputs) == 1
+
+
+def kept(graph: Graph, node: Node) -> int | None:
+    """Returns the value that a node moves or scales; ``None`` for other nodes."""
+    if not keeps(graph, node):
+        return None
+    return max(node.inputs, key=lambda v: graph.values[v].size)
+
+
+def kept_whole(graph: Graph, node: Node) -> int | None:
+    """Returns the array that a node moves, repeats or scales, also if it is a slice of a loop.
+
+    Two parts of one array, such as the weights of two layers, have different origins.
+    """
+    if not node.traits.isdisjoint(SLICES_OF_LOOPS):
+        return node.inputs[0]
+    earlier = kept(graph, node)
+    if earlier is None or graph.values[earlier].size > graph.values[node.outputs[0]].size:
+        return None
+    return earlier
 
 
 def is_scaled(graph: Graph, value: int) -> bool:
@@ -46,23 +75,17 @@ def is_sum(graph: Graph, value: int) -> bool:
 
     A loop over steps, of which some are skipped, makes such values.
     """
-    queue, seen = [value], set[int]()
-    for index in queue:
-        producer = moved(graph, index).producer
-        if producer < 0 or producer in seen:
-            continue
-        seen.add(producer)
-        node = graph.nodes[producer]
+    walk = Walk(graph, [graph.moved_from[value]])
+    for _, node in walk:
         if Trait.ADDS in node.traits:
             return True
-        if Trait.CARRIES in node.traits:
-            queue += node.inputs[1:]
-        elif not node.traits.isdisjoint(_ALTERNATIVES):
-            queue += node.inputs
+        own = node.inputs[1:] if Trait.CARRIES in node.traits else ()
+        read = own if node.traits.isdisjoint({Trait.CHOOSES, Trait.JOINS}) else node.inputs
+        walk.to(graph.moved_from[v] for v in read)
     return False
 
 
-_ALTERNATIVES = frozenset({Trait.CHOOSES, Trait.JOINS})
+_PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
 
 
 def scales(node: Node) -> bool:
@@ -80,7 +103,7 @@ def _turned(graph: Graph, value: int) -> bool:
     """Returns True if a value is, or may be, another value with the other sign, moved or scaled."""
     while (producer := graph.values[value].producer) >= 0:
         node = graph.nodes[producer]
-        if not node.traits.isdisjoint(_TURNS):
+        if not node.traits.isdisjoint({Trait.NEGATES, Trait.UNDESCRIBED}):
             return True
         if not scales(node) and (len(node.inputs) != 1 or Trait.COMMUTES not in node.traits):
             return False
@@ -94,7 +117,6 @@ def _turned(graph: Graph, value: int) -> bool:
     return False
 
 
-_TURNS = frozenset({Trait.NEGATES, Trait.UNDESCRIBED})
 SLICES_OF_LOOPS = frozenset({Trait.ITERATES, Trait.STACKS})
 """Traits of nodes that take the slice of one iteration, or stack those of all."""
 LOOPS = SLICES_OF_LOOPS | {Trait.CARRIES}
@@ -103,89 +125,6 @@ SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 """Traits of operations that scale an operand by another one, element by element."""
 
 
-def following(
-    graph: Graph,
-    begins: Collection[int] = (),
-    *,
-    values: Iterable[int] = (),
-    passes: Callable[[Node, int], bool] | None = None,
-) -> set[int]:
-    """Returns the values that follow from some nodes or values, in program order.
-
-    Args:
-        graph: the program.
-        begins: the indices of the nodes whose results count.
-        values: further values that count.
-        passes: returns whether the results of a node follow from an operand of it; by default,
-            they follow from every operand.
-    """
-    found = set(values)
-    for node in graph.nodes:
-        if node.index in begins or (
-            not found.isdisjoint(node.inputs)
-            and (passes is None or any(v in found and passes(node, v) for v in node.inputs))
-        ):
-            found.update(node.outputs)
-    return found
-
-
-def follow(graph: Graph, values: Iterable[int], starts: Collection[int]) -> bool:
-    """Checks if some values follow from others, as :func:`following` does, but from their end.
-
-    This looks only at nodes after the first reader of ``starts``, so it is fast for near values.
-    """
-    first = min((r for v in starts for r, _ in graph.consumers[v]), default=len(graph.nodes))
-    queue, seen = list(values), set[int]()
-    while queue:
-        value = queue.pop()
-        if value in starts:
-            return True
-        producer = graph.values[value].producer
-        if producer >= first and producer not in seen:
-            seen.add(producer)
-            # A loop's next value is made after the node that carries it: program order ends there.
-            queue += [
-                v
-                for v in graph.nodes[producer].inputs
-                if v in starts or graph.values[v].producer < producer
-            ]
-    return False
-
-
 def is_state(node: Node) -> bool:
     """Returns True if a node carries a value that the iterations read, and do not only add to."""
     return Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
-
-
-def reached(
-    nodes: Mapping[int, Node],
-    starts: Iterable[int],
-    next_to: Callable[[Node], Iterable[int]],
-) -> set[int]:
-    """Returns the nodes that can be reached from others; a start only if a path leads back to it.
-
-    Args:
-        nodes: by index, such as those of a loop.
-        starts: indices of nodes.
-        next_to: returns the indices of the nodes next to one: its readers, or its makers.
-    """
-    found, queue = set[int](), list(starts)
-    while queue:
-        for index in next_to(nodes[queue.pop()]):
-            if index not in found and index in nodes:
-                found.add(index)
-                queue.append(index)
-    return found
-
-
-def readers(graph: Graph, node: Node) -> Iterable[int]:
-    """Returns the indices of the nodes that read a result of a node."""
-    return (reader for v in node.outputs for reader, _ in graph.consumers[v])
-
-
-def nodes_by_body(graph: Graph) -> dict[int, list[Node]]:
-    """Returns the nodes of each body that has any, without those of the bodies nested in it."""
-    found: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        found.setdefault(node.body, []).append(node)
-    return found

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from duotone.graph.graph import Graph
-from duotone.graph.terms import follow, following
+from duotone.graph.reach import follow, following
 from tests.graph.tiny import Tiny
 
 

@@ -200,6 +200,30 @@ def test_a_derived_gradient_is_as_exact(half: str) -> None:
     assert relative(found, want) < 0.01
 
 
+def curvature(layers: Any, direction: Any, x: Any) -> Any:
+    """The gradient of the curvature of a loss along a direction: a third derivative."""
+
+    def loss(layers: Any) -> Any:
+        predicted = jax.nn.sigmoid(jax.nn.softplus(x @ layers[0]) @ layers[1])
+        return 1e3 * jnp.mean((predicted - TARGET[:, :1]) ** 2)
+
+    def along(layers: Any) -> Any:
+        found = jax.jvp(jax.grad(loss), (layers,), (direction,))[1]
+        return sum(map(jnp.vdot, found, direction))
+
+    return jax.grad(along)(layers)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_third_derivatives_of_confident_predictions(half: str) -> None:
+    layers = (W[0] / 3, 6 * jnp.abs(W[1][:, :1]))
+    direction = (W[2] / 4, W[3][:, :1])
+    want = reference(curvature, layers, direction, X)
+    assert relative(mixed(curvature, half, layers, direction, X), want) < 0.03
+    off = mixed(curvature, half, layers, direction, X, rules_remove={"cancellation"})
+    assert relative(off, want) > 0.5
+
+
 def gated(w: Any, x: Any) -> Any:
     """A gated recurrence, written out: each gate leads to the next dot."""
     state = x @ w[2]

@@ -137,6 +137,30 @@ def test_a_computed_centring_is_as_exact_as_by_hand(half: str) -> None:
     assert relative(without, want) > 10 * relative(hand, want)
 
 
+def applied(w: Any, x: Any, links: Any) -> Any:
+    """The Laplacian of a graph that is an argument."""
+    return (jnp.diag(jnp.sum(links, 1)) - links) @ jax.nn.sigmoid(x @ w)
+
+
+def energy(w: Any, x: Any, links: Any) -> Any:
+    """The same, written with a product, in a quadratic form of each feature."""
+    y = jax.nn.sigmoid(x @ w)
+    degrees = jnp.eye(len(links), dtype=x.dtype) * jnp.sum(links, 1)[:, None]
+    return jnp.diag(y.T @ (links - degrees) @ y)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [applied, energy])
+def test_a_computed_laplacian_is_as_exact_as_the_last_dot(
+    function: Callable[..., Any], half: str
+) -> None:
+    want = reference(function, W, X, LINKS)
+    limit = {"float16": 0.001, "bfloat16": 0.008}[half]
+    assert relative(mixed(function, half, W, X, LINKS), want) < limit
+    without = mixed(function, half, W, X, LINKS, rules_remove={"distance"})
+    assert relative(without, want) > 4 * limit
+
+
 PAIR = np.stack([np.eye(64), -np.eye(64)]).astype(np.float32)
 
 
@@ -146,8 +170,9 @@ PAIR = np.stack([np.eye(64), -np.eye(64)]).astype(np.float32)
         lambda: abs(RING),
         lambda: jnp.abs(jnp.asarray(RING)),
         lambda: jnp.asarray(PAIR)[0],
+        lambda: 1 - jnp.eye(64),
     ],
-    ids=["averages", "absolute", "a part"],
+    ids=["averages", "absolute", "a part", "one sign"],
 )
 def test_a_constant_that_does_not_cancel_reads_half(constant: Callable[[], Any]) -> None:
     def weighed(w: Any, x: Any) -> Any:
@@ -177,7 +202,14 @@ def two_layers(w: Any, x: Any, b: Any, links: Any) -> Any:
     return (x - jax.nn.relu(links @ x)) @ w
 
 
-@pytest.mark.parametrize("function", [small_step, residual, two_layers, adapter, autoencoder])
+def centred(w: Any, x: Any, b: Any, links: Any) -> Any:
+    return (jnp.mean(x, 1, keepdims=True) - x) @ w
+
+
+OTHERS = [small_step, residual, two_layers, adapter, autoencoder, centred]
+
+
+@pytest.mark.parametrize("function", OTHERS)
 def test_what_cancels_nothing_stays_half(function: Callable[..., Any]) -> None:
     seen = duotone.explain(function, W, X, B, LINKS, dtype="bfloat16")
     assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}

@@ -57,8 +57,7 @@ class View:
 
     def maker(self, value: int) -> Node | None:
         """Returns the node that makes a value; ``None`` for arguments and constants."""
-        producer = self.graph.values[value].producer
-        return self.graph.nodes[producer] if producer >= 0 else None
+        return self.graph.maker(value)
 
     def maker_in_body(self, node: Node, value: int) -> Node | None:
         """Returns the node that makes a value, if it runs in the same body as ``node``."""

@@ -179,8 +179,8 @@ def _maker(graph: Graph, value: int) -> int:
     if found.producer < 0 or not found.paintable:
         return -1
     node = graph.nodes[found.producer]
-    beside_half = any(node.half_outputs) and not node.half_outputs[node.outputs.index(value)]
-    return -1 if beside_half else found.producer
+    next_to_half = any(node.half_outputs) and not node.half_outputs[node.outputs.index(value)]
+    return -1 if next_to_half else found.producer
 
 
 def _computes(canvas: Canvas, node: Node) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from duotone.graph.graph import Node, Paint
-from duotone.graph.terms import following
+from duotone.graph.reach import following
 from duotone.ops.entries import PASSIVE, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.painters.painting import Canvas

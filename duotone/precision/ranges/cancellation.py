@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.reach import Walk
 from duotone.graph.terms import moved
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait, Traits
@@ -19,7 +20,6 @@ operation may do so."""
 SENSITIVE: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
 """Traits of operations in which a small error of an operand is not a small error of the result."""
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO})
-_DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
 
 def find_sensitive(
@@ -77,18 +77,14 @@ def before_steep(graph: Graph, classes: Classes) -> set[int]:
     and the gradient is as wrong. The walk ends at sums of many elements, which average errors out,
     and at sums of results of different dots, which may be a residual stream.
     """
-    queue = [v for node in graph.having(Trait.STEEP) for v in node.inputs]
-    found, seen = set[int](), set(queue)
-    while queue:
-        producer = graph.values[queue.pop()].producer
-        if producer < 0 or classes.nodes[producer].kind is Kind.ALLOW:
-            continue
-        node = graph.nodes[producer]
-        if classes.nodes[producer].kind is Kind.INFER:
-            found.add(producer)
-        if not _averages(node, graph) and not _joins_dots(node, graph, classes):
-            queue += set(node.inputs) - seen
-            seen.update(node.inputs)
+    walk = Walk(graph, (v for node in graph.having(Trait.STEEP) for v in node.inputs))
+    found = set[int]()
+    for _, node in walk:
+        kind = classes.nodes[node.index].kind
+        if kind is Kind.INFER:
+            found.add(node.index)
+        if kind is not Kind.ALLOW and not _averages(node, graph):
+            walk.to(() if _joins_dots(node, graph, classes) else node.inputs)
     return found
 
 
@@ -113,17 +109,11 @@ def _last_dots(graph: Graph, classes: Classes, value: int) -> set[int]:
 
 def _upstream(graph: Graph, classes: Classes, values: Collection[int], ends: Traits) -> set[int]:
     """Returns the ancestors of values, and these, up to allow operations and ``ends``."""
-    found, queue = set(values), list(values)
-    while queue:
-        producer = graph.values[queue.pop()].producer
-        if producer < 0 or classes.nodes[producer].kind is Kind.ALLOW:
-            continue
-        node = graph.nodes[producer]
-        if node.traits.isdisjoint(ends):
-            operands = {v for v in node.inputs if graph.values[v].constant is None}
-            queue += operands - found
-            found |= operands
-    return found
+    walk = Walk(graph, values)
+    for _, node in walk:
+        if node.traits.isdisjoint(ends) and classes.nodes[node.index].kind is not Kind.ALLOW:
+            walk.to(v for v in node.inputs if graph.values[v].constant is None)
+    return walk.seen
 
 
 def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
@@ -131,7 +121,9 @@ def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
     exponent = node.attributes.get("exponent")
     if isinstance(exponent, float) and exponent >= 0:
         return
-    divides = isinstance(exponent, float) or not node.traits.isdisjoint(_DIVISIONS)
+    divides = isinstance(exponent, float) or not node.traits.isdisjoint(
+        {Trait.DIVIDES, Trait.ROOTS}
+    )
     for value in node.inputs[1:] if Trait.DIVIDES in node.traits else node.inputs:
         if not (divides and _away_from_zero(ranges.of(value))):
             yield value

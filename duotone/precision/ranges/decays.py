@@ -15,10 +15,11 @@ depend on the rounded state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node
-from duotone.graph.terms import is_state, moved, nodes_by_body, reached, readers, scales
+from duotone.graph.reach import reach, readers
+from duotone.graph.terms import is_state, moved, scales
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
@@ -32,11 +33,10 @@ def find_decays(graph: Graph, classes: Classes) -> set[int]:
     """
     found = {v for node in graph.having(Trait.MULTIPLIES_UP) for v in node.inputs}
     found |= _products_of_parts(graph)
-    loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
-    of_bodies = nodes_by_body(graph) if loops else {}
-    for body in loops:
-        inside = [n for index in graph.bodies_in(body.index) for n in of_bodies.get(index, ())]
-        found |= _factors(graph, classes, body, {node.index: node for node in inside})
+    for body in graph.bodies:
+        if body.kind is BodyKind.LOOP:
+            nodes = {node.index: node for node in graph.nodes_in(body.index)}
+            found |= _factors(graph, classes, body, nodes)
     return found
 
 
@@ -60,11 +60,13 @@ def _products_of_parts(graph: Graph) -> set[int]:
 def _factors(graph: Graph, classes: Classes, body: Body, nodes: Mapping[int, Node]) -> set[int]:
     """Returns the factors of the states of a loop that no dot reads on their way."""
     found = set[int]()
+    after = {index: [*readers(graph, node)] for index, node in nodes.items()}
+    before = {index: _makers(graph, node) for index, node in nodes.items()}
     for carry in [n for n in nodes.values() if is_state(n) and n.body == body.index]:
         if not graph.values[carry.outputs[0]].paintable:
             continue
-        way = reached(nodes, [carry.index], lambda node: readers(graph, node))
-        way &= reached(nodes, [carry.index], lambda node: _makers(graph, node))
+        way = reach([carry.index], after, nodes.__contains__)
+        way &= reach([carry.index], before, nodes.__contains__)
         if any(classes.is_dot(nodes[index]) for index in way):
             continue
         for index in way:
@@ -74,5 +76,5 @@ def _factors(graph: Graph, classes: Classes, body: Body, nodes: Mapping[int, Nod
     return found
 
 
-def _makers(graph: Graph, node: Node) -> Iterable[int]:
-    return (graph.values[v].producer for v in node.inputs if graph.values[v].paintable)
+def _makers(graph: Graph, node: Node) -> list[int]:
+    return [graph.values[v].producer for v in node.inputs if graph.values[v].paintable]

@@ -16,7 +16,7 @@ them. A logit that is subtracted from its own maximum is not compared, nor is a 
 first derivative multiplies; a second derivative and ``y * (1 - y)`` in the loss compare it.
 
 It also denies all arithmetic of a head that gradients read, in arrays no larger than the operands
-of the last dot. Cotangents may nearly cancel there (behind two norms, for example), and float32
+of the last dot. Cotangents may nearly cancel there (after two norms, for example), and float32
 costs little. The logits of a language model are larger, so they are left to other rules::
 
     a final dot   a dot from which no dot but gradients follows, and no gradient itself
@@ -31,14 +31,13 @@ import itertools
 from collections.abc import Iterator
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import SLICES_OF_LOOPS, follow, scales
+from duotone.graph.reach import Walk, follow, start
+from duotone.graph.terms import scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.dot_operands import Dots
 
-_SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES})
-_KEEPS = frozenset({Trait.COMMUTES, Trait.SQUARES})
 _ANY = -1
 """Stands for every size next to a value of which no front end knows the shape."""
 _LIMIT = "the loss, and no dot, reads its distance from its limit"
@@ -106,16 +105,11 @@ class _Search(Dots):
         nodes = self.graph.nodes
         found = {n.index for n in self.graph.having(Trait.SUBTRACTS) if self._compares(n)}
         orders = (n.index for n in self.graph.having(Trait.DECIDES) if self._orders(n))
-        queue = [value for index in (*found, *orders) for value in nodes[index].inputs]
-        seen = set(queue)
-        while queue:
-            made = self.maker(queue.pop())
-            if made is None or not self.is_head(made):
-                continue
-            if Trait.COMMUTES not in made.traits:
-                found.add(made.index)
-            queue += set(made.inputs) - seen
-            seen.update(made.inputs)
+        walk = Walk(self.graph, (v for index in (*found, *orders) for v in nodes[index].inputs))
+        for _, made in walk:
+            if self.is_head(made):
+                found.update(() if Trait.COMMUTES in made.traits else (made.index,))
+                walk.to(made.inputs)
         return found
 
     def _compares(self, node: Node) -> bool:
@@ -129,14 +123,14 @@ class _Search(Dots):
 
     def _is_product(self, value: int) -> bool:
         """Checks if a value is a product of two values that follow from half dots."""
-        made = self.maker(self._whole(value))
+        made = self.graph.maker(start(self.graph, value, _part_of))
         if made is None or Trait.MULTIPLIES not in made.traits:
             return False
         return all(self._last[v] & self._allowed for v in made.inputs)
 
     def _subtracts_parts(self, node: Node) -> bool:
         """Checks if the operands are parts of one array, or repeat it along different axes."""
-        one, other = map(self._whole, node.inputs)
+        one, other = (start(self.graph, value, _part_of) for value in node.inputs)
         return one == other and node.inputs[0] != node.inputs[1]
 
     def _orders(self, node: Node) -> bool:
@@ -156,43 +150,12 @@ class _Search(Dots):
 
     def _picked_from(self, value: int) -> set[int]:
         """Returns the values of which another one has elements, as a maximum does."""
-        found, queue, seen = set[int](), [value], {value}
-        while queue:
-            value = queue.pop()
-            made = self.maker(value)
-            if made is None or Trait.COMMUTES not in made.traits:
-                found.add(value)
-                continue
-            queue += set(made.inputs) - seen
-            seen.update(made.inputs)
-        return found
-
-    def _whole(self, value: int) -> int:
-        """Returns the array of which a value is all or a part."""
-        while (made := self.maker(value)) is not None and Trait.MOVES in made.traits:
-            numbers = [v for v in made.inputs if self.graph.values[v].paintable]
-            if len(numbers) != 1:
-                break
-            (value,) = numbers
-        return value
-
-    def _source(self, value: int) -> int:
-        """Returns the origin of a value, also upstream of the slices and stacks of loops.
-
-        Two parts of one array, such as the weights of two layers, have different origins.
-        """
-        found = self._sources.get(value)
-        if found is None:
-            found = value
-            while (made := self.maker(found)) is not None:
-                earlier = self.before(found)
-                if not SLICES_OF_LOOPS.isdisjoint(made.traits):
-                    earlier = made.inputs[0]
-                elif earlier is None or self._size(earlier) > self._size(found):
-                    break
-                found = earlier
-            self._sources[value] = found
-        return found
+        walk, moved = Walk(self.graph, [value]), set[int]()
+        for found, made in walk:
+            if Trait.COMMUTES in made.traits:
+                moved.add(found.index)
+                walk.to(made.inputs)
+        return walk.seen - moved
 
     def _size(self, value: int) -> int:
         return self.graph.values[value].size
@@ -207,7 +170,7 @@ class _Search(Dots):
             seen.add(reader)
             made = graph.nodes[reader]
             others = [v for v in made.inputs if v != value]
-            if not _SUMS.isdisjoint(made.traits):
+            if not made.traits.isdisjoint({Trait.SUMS, Trait.SUMS_AXES}):
                 return True
             subtracts = Trait.SUBTRACTS in made.traits
             apart = (subtracts or scales(made)) and not follow(graph, others, node.outputs)
@@ -216,7 +179,7 @@ class _Search(Dots):
                     return True
             elif subtracts and self._subtracts_parts(made):
                 return True
-            elif apart or not _KEEPS.isdisjoint(made.traits):
+            elif apart or not made.traits.isdisjoint({Trait.COMMUTES, Trait.SQUARES}):
                 queue += [(v, next_) for v in made.outputs for next_, _ in graph.consumers[v]]
         return False
 
@@ -237,10 +200,6 @@ class _Search(Dots):
         """Returns the product that reads the result of a node, if nothing else does."""
         read = [self.graph.nodes[r] for v in node.outputs for r, _ in self.graph.consumers[v]]
         return read[0] if len(read) == 1 and Trait.MULTIPLIES in read[0].traits else None
-
-    @functools.cached_property
-    def _sources(self) -> dict[int, int]:
-        return {}
 
     @functools.cached_property
     def _allowed(self) -> int:
@@ -276,14 +235,14 @@ class _Search(Dots):
         for index, bit in self._bits.items():
             node = self.graph.nodes[index]
             for value in node.inputs:
-                origin = self._source(value)
+                origin = self.source(value)
                 for key in ((origin, self._size(node.outputs[0])), (origin, _ANY)):
                     found[key] = found.get(key, 0) | bit
         return found
 
     def _readers(self, other: int, value: int) -> int:
         """Returns the dots that read an operand and whose results are as large as a value."""
-        return self._reading.get((self._source(other), self._known_size(value)), 0)
+        return self._reading.get((self.source(other), self._known_size(value)), 0)
 
     def _known_size(self, value: int) -> int:
         sides = self.graph.values[value].shape
@@ -349,15 +308,15 @@ class _Search(Dots):
         """
         found, nodes = 0, self.graph.nodes
         dots = map(nodes.__getitem__, self._bits)
-        pairs = {frozenset(map(self._source, dot.inputs[:2])) for dot in dots}
+        pairs = {frozenset(map(self.source, dot.inputs[:2])) for dot in dots}
         for index in self._bits:
             size = self._size(nodes[index].outputs[0])
             for value, other in itertools.permutations(nodes[index].inputs[:2], 2):
                 square = self._known_size(value) in (size, _ANY)
                 bits = self._readers(other, value) & self._last[value] if square else 0
                 for dot in self._dots_in(bits):
-                    rest = set(map(self._source, dot.inputs[:2])) - {self._source(other)}
-                    if any(frozenset({self._source(value), v}) not in pairs for v in rest):
+                    rest = set(map(self.source, dot.inputs[:2])) - {self.source(other)}
+                    if any(frozenset({self.source(value), v}) not in pairs for v in rest):
                         found |= self._bits[dot.index]
         return found
 
@@ -379,20 +338,30 @@ class _Search(Dots):
     def _gradients(self) -> set[tuple[int, int]]:
         """For each gradient of a last dot, the origin of its cotangent and the size of its result.
 
-        The gradient of such a gradient reads the same cotangent, and a value of that size.
+        The gradient of such a gradient reads the same cotangent, and a value of that size, and so
+        on: third derivatives have gradients of gradients of gradients.
         """
-        return {
-            (self._source(value), self._size(node.outputs[0]))
-            for node in map(self.graph.nodes.__getitem__, self._bits)
-            for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True)
-            if self._is_first_gradient(value, other)
-        }
+        found, grown = set[tuple[int, int]](), -1
+        while len(found) > grown:
+            grown = len(found)
+            for node in map(self.graph.nodes.__getitem__, self._bits):
+                for value, other in zip(node.inputs[:2], reversed(node.inputs[:2]), strict=True):
+                    first = self._is_first_gradient(value, other)
+                    if first or (self.source(value), self._size(other)) in found:
+                        found.add((self.source(value), self._size(node.outputs[0])))
+        return found
 
     def _is_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is a gradient, or the gradient of a gradient."""
         first = self._is_first_gradient(value, other)
-        return first or (self._source(value), self._size(other)) in self._gradients
+        return first or (self.source(value), self._size(other)) in self._gradients
 
     def _is_first_gradient(self, value: int, other: int) -> bool:
         """Checks if a dot that reads two values is the gradient of a last dot of the first one."""
         return bool(self._readers(other, value) & self._last[value])
+
+
+def _part_of(graph: Graph, node: Node) -> int | None:
+    """Returns the array that a node moves or picks a part of."""
+    numbers = [v for v in node.inputs if graph.values[v].paintable]
+    return numbers[0] if len(numbers) == 1 and Trait.MOVES in node.traits else None

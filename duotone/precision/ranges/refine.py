@@ -26,6 +26,7 @@ import dataclasses
 import math
 
 from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.reach import Walk
 from duotone.graph.terms import unscaled
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
@@ -55,8 +56,6 @@ _LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
 few terms are. The others need the digits of their operands (a pole, a series), or sum up many
 terms."""
 _SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
-_CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
-_NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def keep_digits(classes: Classes, background: Background) -> Classes:
@@ -178,7 +177,9 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
 def _is_sum(node: Node) -> bool:
     """Returns True for a sum of one operand's elements, including running sums."""
     traits = node.traits
-    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_NO_SUMS))
+    return Trait.SUMS_AXES in traits or (
+        Trait.SUMS in traits and traits.isdisjoint({Trait.ADDS_INTO, Trait.CARRIES})
+    )
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
@@ -204,19 +205,11 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     before, nothing is left of it. A square that is first multiplied by an activation or a gradient
     is only one of many terms with that much error.
     """
-    found: set[int] = set()
-    suspects = graph.having(*_CANCELS)
+    suspects = graph.having(Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES)
     cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
-    queue = [value for node in cancel for value in node.inputs]
-    while queue:
-        value = queue.pop()
-        producer = graph.values[value].producer
-        if value in found:
-            continue
-        found.add(value)
-        if producer < 0:
-            continue
-        node, entry = graph.nodes[producer], classes.nodes[producer].entry
+    walk = Walk(graph, (value for node in cancel for value in node.inputs))
+    for _, node in walk:
+        entry = classes.nodes[node.index].entry
         keeps = (
             Trait.COMMUTES in entry.traits
             or Trait.ADDS in entry.traits
@@ -224,10 +217,10 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
         )
         if Trait.MULTIPLIES in node.traits:
             one, other = node.inputs
-            queue += [v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges)]
+            walk.to(v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges))
         elif keeps or _is_scaled(node):
-            queue += node.inputs
-    return found
+            walk.to(node.inputs)
+    return walk.seen
 
 
 def _is_scaled(node: Node) -> bool:

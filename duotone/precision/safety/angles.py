@@ -16,7 +16,8 @@ The next layers of a network of sines read sines, and keep their half dots.
 from __future__ import annotations
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import following, moved
+from duotone.graph.reach import Walk, following
+from duotone.graph.terms import moved
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -39,15 +40,10 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         The dots of given values, with the sums that moved their operands; and the operands of
         outer products.
     """
-    values, found, factors, seen = graph.values, set[int](), list[int](), set[int]()
-    queue = [v for node in graph.having(Trait.SINE) for v in node.inputs]
-    after = _after_dots(graph, classes) if queue else set[int]()
-    while queue:
-        value = values[queue.pop()]
-        if value.index in seen or value.producer < 0:
-            continue
-        seen.add(value.index)
-        node = graph.nodes[value.producer]
+    found, factors = set[int](), list[int]()
+    walk = Walk(graph, (v for node in graph.having(Trait.SINE) for v in node.inputs))
+    after = _after_dots(graph, classes) if walk.seen else set[int]()
+    for _, node in walk:
         if classes.nodes[node.index].kind is Kind.ALLOW:
             if after.isdisjoint(node.inputs) or exact.moves(node.inputs):
                 found |= {node.index, *exact.sums_before(node.inputs)}
@@ -56,7 +52,7 @@ def find_angles(graph: Graph, classes: Classes, exact: Exact) -> tuple[set[int],
         elif _is_outer(graph, node):
             factors += node.inputs
         elif not node.traits.isdisjoint(_SHIFTS):
-            queue += node.inputs
+            walk.to(node.inputs)
     return found, factors
 
 

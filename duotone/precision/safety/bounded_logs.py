@@ -18,12 +18,11 @@ from __future__ import annotations
 import functools
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import following, moved, scales
+from duotone.graph.reach import Walk, following, start
+from duotone.graph.terms import moved, scales
 from duotone.ops.traits import Trait
 from duotone.precision.safety.dot_operands import Dots
 
-_BETWEEN = frozenset({Trait.SUMS_AXES, Trait.COMMUTES})
-_UNKNOWN = frozenset({Trait.CARRIES, Trait.UNDESCRIBED})
 ARITHMETIC = frozenset(
     {
         Trait.COMMUTES,
@@ -74,7 +73,7 @@ class BoundedLogs(Dots):
     def _is_distance(self, value: int, most: float) -> bool:
         """Checks for ``k * (x - y)**2``, or sums of it, with a constant k of 0 to `most`."""
         factor = 1.0
-        while (node := self.maker(value)) is not None and not _is_square(node):
+        while (node := self.graph.maker(value)) is not None and not _is_square(node):
             if (scaled := self._scaled(node)) is not None:
                 value, factor = scaled[0], factor * scaled[1]
             elif len(node.inputs) == 1 and _moves_or_sums(node):
@@ -84,7 +83,7 @@ class BoundedLogs(Dots):
         if node is None:
             return False
         value = node.inputs[0]
-        while (node := self.maker(value)) is not None and Trait.SUBTRACTS not in node.traits:
+        while (node := self.graph.maker(value)) is not None and Trait.SUBTRACTS not in node.traits:
             if (scaled := self._scaled(node)) is not None:
                 value, factor = scaled[0], factor * scaled[1] ** 2
             elif Trait.DIVIDES in node.traits and node.inputs[1] in self._made:
@@ -119,40 +118,27 @@ class BoundedLogs(Dots):
 
     def _are_pairs(self, difference: Node) -> bool:
         """Checks if both operands of a difference repeat the same value."""
-        origin, other = map(self._whole, difference.inputs)
+        origin, other = (start(self.graph, v, _repeated) for v in difference.inputs)
         size = self.graph.values[difference.outputs[0]].size
         return origin == other and self.graph.values[origin].size < size
 
-    def _whole(self, value: int) -> int:
-        """Returns the origin of a value, upstream of nodes that repeat and move all elements."""
-        values = self.graph.values
-        while (node := self.maker(value)) is not None:
-            moves = Trait.KEEPS in node.traits and Trait.NEGATES not in node.traits
-            if not moves or values[node.inputs[0]].size > values[value].size:
-                break
-            value = node.inputs[0]
-        return value
-
     def _reads_power(self, value: int) -> bool:
         """Checks for a square after the last dots and activations, or as operand of such a dot."""
-        queue = [value]
-        for found in queue:
-            node = self.maker(found)
-            if node is None:
-                continue
+        walk = Walk(self.graph, [value])
+        for _, node in walk:
             dot = self.classes.is_dot(node)
             makers = self.makers(map(self.origin, node.inputs)) if dot else [node]
             if any(_is_square(made) or Trait.POWER in made.traits for made in makers):
                 return True
             passes = not node.traits.isdisjoint(_TO_POWERS) and not is_activation(node, self.graph)
             if passes and not dot:
-                queue += set(node.inputs).difference(queue)
+                walk.to(node.inputs)
         return False
 
     @functools.cached_property
     def _made(self) -> set[int]:
         """The values that follow from dots, or may do so."""
-        unknown = (node.index for node in self.graph.having(*_UNKNOWN))
+        unknown = (node.index for node in self.graph.having(Trait.CARRIES, Trait.UNDESCRIBED))
         return following(self.graph, self.classes.dots(self.graph).union(unknown))
 
 
@@ -163,8 +149,17 @@ def is_activation(node: Node, graph: Graph) -> bool:
     return Trait.ACTIVATION in node.traits and not guards
 
 
+def _repeated(graph: Graph, node: Node) -> int | None:
+    """Returns the value of which a node moves or repeats all elements."""
+    if Trait.KEEPS not in node.traits or Trait.NEGATES in node.traits:
+        return None
+    (whole, *_), (value, *_) = node.inputs, node.outputs
+    return whole if graph.values[whole].size <= graph.values[value].size else None
+
+
 def _moves_or_sums(node: Node) -> bool:
-    return not node.traits.isdisjoint(_BETWEEN) and Trait.NEGATES not in node.traits
+    between = node.traits & {Trait.SUMS_AXES, Trait.COMMUTES}
+    return bool(between) and Trait.NEGATES not in node.traits
 
 
 def _terms(node: Node) -> list[tuple[int, int]]:

@@ -30,10 +30,11 @@ same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
-from duotone.graph.terms import is_one, is_scaled, is_state, moved, nodes_by_body, scales, subtracts
+from duotone.graph.reach import Walk
+from duotone.graph.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -45,7 +46,6 @@ LONG = 64
 """The number of iterations from which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
-_SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
 _SUM = "a sum over iterations: each adds to the result of those before"
 _STEP = "a step of a descent: it adds a small multiple of a gradient"
 _UPDATE = "part of such a step"
@@ -68,10 +68,10 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
     sums = dict.fromkeys(steps, _STEP) | dict.fromkeys(set[int]().union(*steps.values()), _UPDATE)
     endless: dict[int, str] = {}
     ending: list[_Loop] = []
-    loops = [body for body in graph.bodies if body.kind is BodyKind.LOOP]
-    inside = nodes_by_body(graph) if loops else {}
-    for body in loops:
-        loop = _Loop(graph, classes, body, inside)
+    for body in graph.bodies:
+        if body.kind is not BodyKind.LOOP:
+            continue
+        loop = _Loop(graph, classes, body)
         if loop.ends_by_a_number():
             endless.update((node.index, _END) for node in loop.nodes)
             ending.append(loop)
@@ -110,18 +110,16 @@ def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
         classes: the class of each node.
         body: the body of the loop.
     """
-    return _Loop(graph, classes, body, nodes_by_body(graph)).is_over_layers()
+    return _Loop(graph, classes, body).is_over_layers()
 
 
 class _Loop:
     """The nodes of one loop, including those of nested programs."""
 
-    def __init__(
-        self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
-    ) -> None:
+    def __init__(self, graph: Graph, classes: Classes, body: Body) -> None:
         self.graph, self.classes, self.body = graph, classes, body
         self.bodies = graph.bodies_in(body.index)
-        self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
+        self.nodes = graph.nodes_in(body.index)
         self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
 
     def sums(self, steps: Collection[int]) -> list[Node]:
@@ -144,18 +142,14 @@ class _Loop:
 
         The taint of the carry does not reach a sum of two operands that are both broadcast.
         """
-        found, picks, queue = list[int](), False, [carry.inputs[1]]
-        for value in queue:
-            producer = self.graph.values[value].producer
-            node = self.graph.nodes[producer]
-            if producer < 0 or node.body not in self.bodies:
+        found, picks, walk = list[int](), False, Walk(self.graph, carry.inputs[1:2])
+        for _, node in walk:
+            if node.body not in self.bodies:
                 continue
             picks = picks or Trait.EXTREMA in node.traits
-            if Trait.ADDS in node.traits:
-                found.append(producer)
-            elif Trait.COMMUTES not in node.traits:
-                continue
-            queue += set(node.inputs).difference(queue)
+            adds = Trait.ADDS in node.traits
+            found += [node.index] if adds else []
+            walk.to(node.inputs if adds or Trait.COMMUTES in node.traits else ())
         return found if picks else []
 
     def _follow(self, carry: Node) -> tuple[bool, bool, bool]:
@@ -278,7 +272,8 @@ class _Loop:
         value = self.graph.values[node.inputs[-1]]
         while node.inputs[0] in way and value.producer >= 0:
             made = self.graph.nodes[value.producer]
-            if not made.traits.isdisjoint(_SHIFTS) and Trait.BOUNDS not in made.traits:
+            shifts = made.traits & {Trait.SELECTS, Trait.LOGARITHM}
+            if shifts and Trait.BOUNDS not in made.traits:
                 return True
             inputs = [self.graph.values[v] for v in made.inputs]
             inputs = [read for read in inputs if read.constant is None]
@@ -332,11 +327,9 @@ class _Loop:
 
     def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
         """Returns the ancestors of values in the loop, and these; the walk stops at ``ends``."""
-        seen, queue = set[int](), list(numbers)
-        while queue:
-            value = self.graph.values[queue.pop()]
-            if value.index not in seen and value.producer >= 0 and value.body in self.bodies:
-                seen.add(value.index)
-                if value.index not in ends:
-                    queue += self.graph.nodes[value.producer].inputs
-        return seen
+        found, walk = set[int](), Walk(self.graph, numbers)
+        for value, node in walk:
+            if value.body in self.bodies:
+                found.add(value.index)
+                walk.to(() if value.index in ends else node.inputs)
+        return found

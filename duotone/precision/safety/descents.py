@@ -17,7 +17,8 @@ import functools
 from collections.abc import Iterator
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import SLICES_OF_LOOPS, is_one, is_state, moved, scales
+from duotone.graph.reach import Walk
+from duotone.graph.terms import is_one, is_state, moved, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -67,7 +68,7 @@ class _Search(Dots):
         size = self.graph.values[node.outputs[0]].size
         for made in sums:
             for value in made.inputs:
-                maker = self.maker(value)
+                maker = self.graph.maker(value)
                 adds = maker is not None and Trait.ADDS in maker.traits
                 if maker is None or not adds or self._is_read(value) or len(sums) >= _SUMS:
                     terms.append(value)
@@ -116,19 +117,6 @@ class _Search(Dots):
             return set()
         return {index for index in way if self.classes.nodes[index].kind is Kind.INFER}
 
-    def source(self, value: int) -> int:
-        """Returns the origin of a whole value, also upstream of the slices and stacks of loops."""
-        values = self.graph.values
-        while (node := self.maker(value)) is not None:
-            slices = not node.traits.isdisjoint(SLICES_OF_LOOPS)
-            if not slices and not self.keeps(node):
-                break
-            largest = max(node.inputs, key=lambda v: values[v].size)
-            if not slices and values[largest].size != values[value].size:
-                break
-            value = largest
-        return value
-
     @functools.cached_property
     def _read(self) -> dict[int, list[Node]]:
         """By the source of an operand, the dots that read it."""
@@ -165,7 +153,7 @@ class _Search(Dots):
         return {
             value
             for value, dots in self._read.items()
-            if (maker := self.maker(value)) is not None
+            if (maker := self.graph.maker(value)) is not None
             and Trait.ADDS in maker.traits
             and any(self.classes.nodes[dot.index].kind is Kind.ALLOW for dot in dots)
         }
@@ -180,21 +168,16 @@ class _Search(Dots):
 
         ``weight`` ends the walk, and so does any other sum that an allow operation reads: a stream.
         """
-        values = self.graph.values
-        dots, way, queue, seen = list[Node](), set[int](), [term], {term}
-        while queue:
-            value = queue.pop()
-            node = self.maker(value)
-            if node is None or value == weight or value in self._streams:
+        dots, way, walk = list[Node](), set[int](), Walk(self.graph, [term])
+        for value, node in walk:
+            if value.index == weight or value.index in self._streams:
                 continue
             if self.classes.is_dot(node):
                 dots.append(node)
                 continue
             way.add(node.index)
             stacks = Trait.STACKS in node.traits
-            new = {v for v in node.inputs if stacks or self._counts(v, values[value].size)} - seen
-            seen |= new
-            queue += new
+            walk.to(v for v in node.inputs if stacks or self._counts(v, value.size))
         return dots, way
 
     def _counts(self, value: int, size: int) -> bool:
@@ -212,10 +195,10 @@ class _Search(Dots):
         others = {s for s in map(self.source, layer.inputs) if s != weight}
         return any(
             self.graph.values[value].size == size and value in self._following(layer, dot.index)
-            for value in self._beside(dot, others)
+            for value in self._next_to(dot, others)
         )
 
-    def _beside(self, dot: Node, sources: set[int]) -> Iterator[int]:
+    def _next_to(self, dot: Node, sources: set[int]) -> Iterator[int]:
         """Yields the operands of a dot next to one that comes from one of some sources."""
         for value, other in (dot.inputs, dot.inputs[::-1]):
             if self.source(other) in sources:

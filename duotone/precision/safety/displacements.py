@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Graph, Node, Value
-from duotone.graph.terms import following, is_one, is_scaled, moved, scales, subtracts, unscaled
+from duotone.graph.reach import Walk, following
+from duotone.graph.terms import is_one, is_scaled, moved, scales, subtracts, unscaled
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 
@@ -92,18 +93,11 @@ class Exact:
 
     def sums_before(self, values: Iterable[int]) -> set[int]:
         """Returns the sums, carries and joined arrays that lead to some exact values."""
-        found, seen, queue = set[int](), set[int](), [*values]
-        while queue:
-            value = queue.pop()
-            if value in seen or value not in self._after:
-                continue
-            if value not in self.exact and not self._is_weighted(value, self.exact):
-                continue
-            seen.add(value)
-            node = self._graph.nodes[self._graph.values[value].producer]
-            if not node.traits.isdisjoint(_STORES):
-                found.add(node.index)
-            queue += node.inputs
+        found, walk = set[int](), Walk(self._graph, self._after.intersection(values))
+        for value, node in walk:
+            if value.index in self.exact or self._is_weighted(value.index, self.exact):
+                found.update(() if node.traits.isdisjoint(_STORES) else (node.index,))
+                walk.to(self._after.intersection(node.inputs))
         return found
 
     def scalings(self, values: Sequence[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Distances, moments and rests: dots are full if their result nearly cancels in a difference.
+"""Distances and moments: dots are full if their result nearly cancels in a difference.
 
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` computes squared distances by a dot, for nearest neighbours,
 kernels, codebooks and optimal transport. The dot may add the squares itself (ONNX's ``Gemm``), or
@@ -15,16 +15,8 @@ the two agree to many digits. So all dots and pools that sum are full: one, or o
 separable window). The makers of the factors are full too, and so are other dots that weigh a value
 with the same window, as the gradient does: it multiplies factors with differences of averages.
 
-A dot or convolution with a constant whose elements add up to 0 (a Sobel filter, a second
-derivative, the Laplacian of a known graph) is a difference too, so it is full with what makes its
-operand. So is one with a computed difference of known arrays (a centring matrix).
-
-``degree * x - a @ x`` and ``x - conv(x, mean)`` are what is left of a value without an average of
-its neighbours: a graph's Laplacian, a trend or a blur taken away. Where the value has a large mean,
-the two agree to many digits, so a dot that is subtracted from its own operand is full. Its result
-and the operand may be weighted by an array with fewer elements, but by no constant: a small step
-``w - 0.1 * a @ w`` cancels nothing. ``x - (x @ v) @ v.T`` is the rest of a projection. Its last dot
-is subtracted from the operand of an earlier one, so up to three dots in a row are full.
+Differences of a value and an average of its neighbours are in
+:mod:`duotone.precision.safety.rests`.
 """
 
 from __future__ import annotations
@@ -33,24 +25,22 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.terms import following, moved, scales, subtracts
-from duotone.ops.entries import Kind
+from duotone.graph.reach import Walk
+from duotone.graph.terms import keeps, subtracts
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.dot_operands import Dots
+from duotone.precision.safety.rests import Rests
 
 _MOST_TERMS = 8
 """How many sums are looked at, at most: two sets of points and their squares give as many."""
-_MOST_IN_A_ROW = 3
-"""How many dots in a row are looked at, at most: two project a value, and a third one weighs."""
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
 _TERMS = "adds the terms of such a gradient, which may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _REST = "subtracted from its own operand: they may nearly cancel"
-_STENCIL = "multiplies with a constant whose elements add up to 0: a difference of near values"
+_STENCIL = "multiplies with an array whose elements add up to 0: a difference of near values"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS, _PARTS = Trait.ADDS, Trait.CONTRACTS, Trait.PARTS  # bound once: these are hot
 _SUMS = frozenset({Trait.SUMS, Trait.ADDS})
@@ -68,7 +58,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
         New classes; the same object if there are no such dots.
     """
     graph = background.graph
-    search = _Search(graph, classes)
+    search = _Search(graph, classes, background.ranges)
     reasons: dict[int, str] = {}
     sums = (node.index for node in graph.having(_ADDS))
     for index in sorted(classes.dots(graph).union(sums)):
@@ -87,7 +77,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
-class _Search(Dots):
+class _Search(Rests):
     """Searches the sums with a dot's result as a term for squares of the dot's operands."""
 
     def is_of_distances(self, dot: Node) -> bool:
@@ -104,7 +94,7 @@ class _Search(Dots):
 
     def _parts(self, value: int) -> Sequence[int]:
         """Returns the arrays that are concatenated to a value, or the value itself."""
-        node = self.maker(self.origin(value))
+        node = self.graph.maker(self.origin(value))
         return (value,) if node is None or _PARTS not in node.traits else node.inputs
 
     def _is_one(self, value: int) -> bool:
@@ -145,7 +135,7 @@ class _Search(Dots):
             for reader, _ in self.graph.consumers[queue.pop(0)]:
                 node = self.graph.nodes[reader]
                 adds = _ADDS in node.traits and len(node.inputs) == 2
-                if adds or self.keeps(node):
+                if adds or keeps(self.graph, node):
                     found += [reader] if adds else []
                     queue += self._new(node.outputs, seen)
         return found
@@ -160,28 +150,24 @@ class _Search(Dots):
                 if _ADDS in node.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
                     queue += self._new(node.outputs, seen)
-                elif self.keeps(node):
+                elif keeps(self.graph, node):
                     queue += self._new(node.outputs, seen)
         return found
 
     def _squared(self, value: int) -> set[int]:
         """Returns the values whose squares a value sums, apart from other terms and a scale."""
-        found, queue, seen = set[int](), [value], {value}
-        while queue:
-            producer = self.graph.values[queue.pop()].producer
-            if producer < 0:
-                continue
-            node = self.graph.nodes[producer]
+        found, walk = set[int](), Walk(self.graph, [value])
+        for _, node in walk:
             squares = self._squared_by(node)
             if squares is not None:
                 found |= squares
-            elif not node.traits.isdisjoint(_OF_NORMS) or self.keeps(node):
-                queue += self._new(self._factors(node), seen)
+            elif not node.traits.isdisjoint(_OF_NORMS) or keeps(self.graph, node):
+                walk.to(self._factors(node))
         return found
 
     def _base(self, value: int) -> set[int]:
         """Returns the value of which a value is the square, if it is one."""
-        node = self.maker(value)
+        node = self.graph.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
         origins = set(map(self.origin, self._factors(node)))
@@ -229,56 +215,6 @@ class _Search(Dots):
             and (origin not in factors or values[value].producer > dot.index)
         ]
 
-    def _inferred(self, nodes: Iterable[Node]) -> list[Node]:
-        """Returns those of some nodes that round where they are half; a dot sums in float32."""
-        kinds = self.classes.nodes
-        return [node for node in nodes if kinds[node.index].kind is Kind.INFER]
-
-    def rest(self, pairs: Iterable[Sequence[int]]) -> list[int]:
-        """Returns the dots that a difference subtracts from their own operand, and its maker."""
-        found = list[int]()
-        for value, other in pairs:
-            origin = self._unweighted(other)
-            way = [dot for dot in self._way(origin, value) if self._is_allowed(dot)]
-            way += self._inferred(self.makers([origin])) if way else []
-            found += [node.index for node in way]
-        return found
-
-    def differences(self, dot: Node) -> list[int]:
-        """Returns a dot with a constant whose elements cancel, and what makes its other operand."""
-        if not any(map(self._cancels, dot.inputs)):
-            return []
-        dots = [dot] if self._is_allowed(dot) else []
-        makers = self.makers(map(self.origin, dot.inputs))
-        products = [made for made in makers if self._is_of_results(made)]
-        gradients = [index for made in products for index in self.gradients(made)]
-        makers += self.makers(self.origin(v) for made in products for v in made.inputs)
-        return [n.index for n in (*dots, *products, *self._inferred(makers))] + gradients
-
-    def _cancels(self, value: int) -> bool:
-        """Checks if the elements of a constant cancel; it may be scaled, but is no part of one.
-
-        A difference of arrays that are known before any call counts, such as ``eye(n) - 1 / n``.
-        """
-        values = self.graph.values
-        while (known := values[value].constant) is None:
-            earlier = self.before(value)
-            if earlier is None:
-                made = self.maker(value)
-                subtracts = made is not None and Trait.SUBTRACTS in made.traits
-                return subtracts and value in self.graph.known
-            value = earlier
-        return known.cancels
-
-    def _is_of_results(self, dot: Node) -> bool:
-        """Checks if all operands of a half dot follow from half dots, as in ``y @ y.T``."""
-        return self._is_allowed(dot) and self._after.issuperset(dot.inputs)
-
-    @functools.cached_property
-    def _after(self) -> set[int]:
-        """The values that follow from half dots."""
-        return following(self.graph, self.classes.allowed)
-
     def subtracted(self, node: Node) -> list[Sequence[int]]:
         """Returns the pairs of values that a node, or a dot that adds an operand, subtracts."""
         if node.attributes.get("subtracts"):
@@ -286,47 +222,11 @@ class _Search(Dots):
         pair = len(node.inputs) == 2 and subtracts(self.graph, node)
         return [node.inputs, node.inputs[::-1]] if pair else []
 
-    def _way(self, origin: int, value: int, most: int = _MOST_IN_A_ROW) -> list[Node]:
-        """Returns the dots in a row that lead from an operand to a value; else empty."""
-        dot = self.maker(self._unweighted(value))
-        if dot is None or Trait.CONTRACTS not in dot.traits or not most:
-            return []
-        operands = dot.inputs[:2] if dot.attributes.get("subtracts") else dot.inputs
-        if origin in map(self._unweighted, operands):
-            return [dot]
-        for operand in operands:
-            way = self._way(origin, operand, most - 1)
-            if way:
-                return [*way, dot]
-        return []
-
-    def _unweighted(self, value: int) -> int:
-        """Returns the origin of a value, upstream of moves and of weights with fewer elements."""
-        while (node := self.maker(value)) is not None:
-            largest = max(node.inputs, key=self._own_size, default=value)
-            if not (self._weights(node, largest) if scales(node) else self.keeps(node)):
-                break
-            value = largest
-        return value
-
-    def _weights(self, node: Node, value: int) -> bool:
-        """Checks if a node scales a value by an array with fewer elements, and by no constant."""
-        if Trait.DIVIDES in node.traits and node.inputs[0] != value:
-            return False
-        weights = (self.graph.values[v] for v in node.inputs if v != value)
-        return all(
-            1 < self._own_size(found.index) < self._own_size(value) and found.constant is None
-            for found in weights
-        )
-
-    def _own_size(self, value: int) -> int:
-        return moved(self.graph, value).size
-
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
         """Yields the sums of products that a value may be: the nodes that sum, and the factors."""
         queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
         for reader, before in queue:
-            made = self.maker(self.origin(reader))
+            made = self.graph.maker(self.origin(reader))
             if made is None or not self._sums(made):
                 continue
             way = (*before, made)
@@ -343,7 +243,7 @@ class _Search(Dots):
         """Returns the products that a value is the sum of: one or a few; else empty."""
         found, queue = list[Node](), [value]
         while queue and len(found) < _MOST_TERMS:
-            made = self.maker(self.origin(queue.pop()))
+            made = self.graph.maker(self.origin(queue.pop()))
             if made is not None and self._multiplies(made):
                 found.append(made)
             elif made is not None and _ADDS in made.traits:
@@ -361,7 +261,7 @@ class _Search(Dots):
             if way and origin in factors:
                 reached.add(origin)
                 continue
-            made = self.maker(origin)
+            made = self.graph.maker(origin)
             if made is not None and self._sums(made) and made not in joint:
                 way.append(made)
                 queue += map(self.origin, made.inputs)
@@ -375,9 +275,6 @@ class _Search(Dots):
     def _sums(self, node: Node) -> bool:
         """Returns True if a node sums over an axis or a window, weighted or not."""
         return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
-
-    def _is_allowed(self, node: Node) -> bool:
-        return self.classes.nodes[node.index].kind is Kind.ALLOW
 
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:

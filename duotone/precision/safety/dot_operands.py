@@ -6,11 +6,9 @@ import functools
 from collections.abc import Iterable
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import LOOPS, scales
-from duotone.ops.traits import Trait
+from duotone.graph.reach import start
+from duotone.graph.terms import kept, kept_whole
 from duotone.precision.classify.classes import Classes
-
-_PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
 
 
 class Dots:
@@ -23,7 +21,6 @@ class Dots:
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
         self.graph, self.classes = graph, classes
-        self._origins: dict[int, int] = {}
 
     @functools.cached_property
     def pairs(self) -> list[Node]:
@@ -61,37 +58,14 @@ class Dots:
                 follow.update(v for v in node.outputs if self.graph.values[v].paintable)
         return follow
 
-    def maker(self, value: int) -> Node | None:
-        """Returns the node that makes a value; ``None`` for arguments and constants."""
-        producer = self.graph.values[value].producer
-        return self.graph.nodes[producer] if producer >= 0 else None
-
     def makers(self, values: Iterable[int]) -> list[Node]:
         """Returns the nodes that make some values, in order; arguments and constants have none."""
-        return [node for node in map(self.maker, values) if node is not None]
+        return [node for node in map(self.graph.maker, values) if node is not None]
 
     def origin(self, value: int) -> int:
         """Returns the origin of a value, upstream of nodes that move or scale it."""
-        found = self._origins.get(value)
-        if found is None:
-            found = value
-            while (earlier := self.before(found)) is not None:
-                found = earlier
-            self._origins[value] = found
-        return found
+        return start(self.graph, value, kept)
 
-    def before(self, value: int) -> int | None:
-        """Returns the value that a node moves or scales to a value; ``None`` at its origin."""
-        made = self.maker(value)
-        if made is None or not self.keeps(made):
-            return None
-        return max(made.inputs, key=lambda v: self.graph.values[v].size)
-
-    def keeps(self, node: Node) -> bool:
-        """Returns True if a node moves or scales all of one value."""
-        if scales(node):
-            values = (self.graph.values[v] for v in node.inputs)
-            return any(value.size == 1 or value.constant is not None for value in values)
-        if node.traits.isdisjoint(_PASSES) or not node.traits.isdisjoint(LOOPS):
-            return False
-        return sum(self.graph.values[v].paintable for v in node.inputs) == 1
+    def source(self, value: int) -> int:
+        """Returns the origin of a whole value, also upstream of the slices and stacks of loops."""
+        return start(self.graph, value, kept_whole)

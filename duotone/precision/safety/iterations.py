@@ -28,10 +28,11 @@ arithmetic on the way back to it. Most iterations solve something, so the next r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from duotone.graph.graph import BodyKind, Graph, Node
-from duotone.graph.terms import is_one, is_scaled, is_state, reached, readers, scales
+from duotone.graph.reach import reach, readers
+from duotone.graph.terms import is_one, is_scaled, is_state, scales
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -57,8 +58,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
     for body in graph.bodies:
         if body.kind is not BodyKind.LOOP:
             continue
-        inside = graph.bodies_in(body.index)
-        nodes = [node for node in graph.nodes if node.body in inside]
+        nodes = graph.nodes_in(body.index)
         dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
         if dots and not is_over_layers(graph, classes, body):
             found |= _Loop(graph, classes, body.index, nodes).denied()
@@ -71,8 +71,10 @@ class _Loop:
     def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
+        self._after = {node.index: [*readers(graph, node)] for node in nodes}
+        self._before = {n.index: [graph.values[v].producer for v in n.inputs] for n in nodes}
         slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
-        self._of_each = self._reach(slices, self._readers) | slices
+        self._of_each = reach(slices, self._after, self._nodes.__contains__) | slices
 
     def denied(self) -> set[int]:
         """Returns the nodes of this loop that must be full."""
@@ -82,8 +84,8 @@ class _Loop:
                 continue
             if not self._graph.values[node.outputs[0]].paintable:
                 continue
-            downstream = self._reach([node.index], self._readers)
-            way = downstream & self._reach([node.index], self._makers)
+            downstream = reach([node.index], self._after, self._nodes.__contains__)
+            way = downstream & reach([node.index], self._before, self._nodes.__contains__)
             dots = {index for index in downstream if self._kind(index) is Kind.ALLOW}
             if not way & dots or self._is_gated(way):
                 continue
@@ -112,7 +114,7 @@ class _Loop:
 
     def _is_guard(self, bound: Node) -> bool:
         """Returns True if the result of a bound only divides: ``x / max(norm, epsilon)``."""
-        queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
+        queue = [(bound.outputs[0], reader) for reader in self._after[bound.index]]
         for value, reader in queue:
             node = self._nodes.get(reader)
             if node is None:
@@ -121,7 +123,7 @@ class _Loop:
                 continue
             if len(node.inputs) != 1 or node.traits.isdisjoint({Trait.ROOTS, Trait.COMMUTES}):
                 return False
-            queue += [(node.outputs[0], following) for following in self._readers(node)]
+            queue += [(node.outputs[0], following) for following in self._after[reader]]
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
@@ -164,17 +166,3 @@ class _Loop:
             return False if one and is_one(self._graph, others[0]) else None
         passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.CARRIES})
         return False if passes or Trait.UNDESCRIBED in node.traits else None
-
-    def _readers(self, node: Node) -> Iterable[int]:
-        return readers(self._graph, node)
-
-    def _makers(self, node: Node) -> Iterable[int]:
-        return (self._graph.values[v].producer for v in node.inputs)
-
-    def _reach(
-        self,
-        starts: Iterable[int],
-        next_to: Callable[[Node], Iterable[int]],
-    ) -> set[int]:
-        """Returns the nodes of this loop that some nodes reach, also through integers."""
-        return reached(self._nodes, starts, next_to)

@@ -24,6 +24,7 @@ itself (``diag(x @ x.T)``), is denied if a root reads it through moves, sums and
 from __future__ import annotations
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.reach import Walk
 from duotone.ops.entries import Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -57,23 +58,16 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
         New classes; the same object if there are no such dots.
     """
     graph = background.graph
-    values = graph.values
-    seen = set[int]()
     bounded = BoundedLogs(graph, classes)
-    logarithms = graph.having(Trait.LOGARITHM)
-    queue = [v for node in logarithms for v in node.inputs if not bounded.adds_one(node)]
+    logarithms = (n for n in graph.having(Trait.LOGARITHM) if not bounded.adds_one(n))
+    walk = Walk(graph, (v for node in logarithms for v in node.inputs))
     denied: dict[int, str] = {}
-    while queue:
-        value = values[queue.pop()]
-        if value.index in seen or value.producer < 0 or value.is_one:
-            continue
-        seen.add(value.index)
-        node = graph.nodes[value.producer]
-        if not _passes(node, graph) or bounded.ends(node):
+    for value, node in walk:
+        if value.is_one or not _passes(node, graph) or bounded.ends(node):
             continue
         if classes.is_dot(node):
             denied[node.index] = _REASON
-        queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
+        walk.to(v for v in node.inputs if graph.values[v].dtype.startswith(_NUMBERS))
     denied = dict.fromkeys(_before_roots(bounded), _ROOT) | denied
     for index in tuple(denied):
         denied |= dict.fromkeys(bounded.gradients(graph.nodes[index]), _GRADIENT)
@@ -82,22 +76,16 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
 
 def _before_roots(dots: Dots) -> set[int]:
     """Returns the dots of powers that a root reads through moves, sums and arithmetic alone."""
-    graph = dots.graph
-    seen, found = set[int](), set[int]()
-    queue = [v for node in graph.nodes if _is_root(node) for v in node.inputs]
-    while queue:
-        value = graph.values[queue.pop()]
-        if value.index in seen or value.producer < 0:
-            continue
-        seen.add(value.index)
-        node = graph.nodes[value.producer]
+    graph, found = dots.graph, set[int]()
+    walk = Walk(graph, (v for node in graph.nodes if _is_root(node) for v in node.inputs))
+    for _, node in walk:
         if dots.classes.is_dot(node):
             origins = {dots.origin(v) for v in node.inputs}
             powers = any(Trait.POWER in made.traits for made in dots.makers(origins))
             if powers or (len(node.inputs) > 1 and len(origins) == 1):
                 found.add(node.index)
         elif not node.traits.isdisjoint(_TO_ROOTS) and not is_activation(node, graph):
-            queue += node.inputs
+            walk.to(node.inputs)
     return found
 
 
@@ -120,16 +108,12 @@ def _passes(node: Node, graph: Graph) -> bool:
 
 def _is_piecewise(choice: Node, graph: Graph) -> bool:
     """Checks if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
-    queue = list(choice.inputs[1:])
-    for value in queue:
-        producer = graph.values[value].producer
-        if producer < 0:
-            continue
-        node = graph.nodes[producer]
+    walk = Walk(graph, choice.inputs[1:])
+    for _, node in walk:
         if is_activation(node, graph):
             return True
         if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
-            queue += set(node.inputs).difference(queue)
+            walk.to(node.inputs)
     return False
 
 

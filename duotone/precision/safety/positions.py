@@ -39,10 +39,11 @@ has few results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.products import flops_of
+from duotone.graph.reach import Walk
 from duotone.graph.terms import scales
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -321,29 +322,24 @@ def _positions(node: Node) -> list[int]:
 
 
 def _arithmetic_before(
-    queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sampled: bool
+    read: Iterable[int], graph: Graph, classes: Classes, plain: set[int], *, sampled: bool
 ) -> set[int]:
     """Finds the arithmetic between the last dot and some values; for reads, that dot too."""
-    values, found, seen = graph.values, set[int](), set[int]()
-    queue = [*queue]
-    while queue:
-        value = values[queue.pop()]
-        if value.index in seen or value.index in plain or value.producer < 0:
-            continue
-        seen.add(value.index)
-        node = graph.nodes[value.producer]
+    found, walk = set[int](), Walk(graph, (v for v in read if v not in plain))
+    for value, node in walk:
         kind = classes.nodes[node.index].kind
         if kind is Kind.ALLOW and sampled:
             found.add(node.index)
             continue
         if kind is Kind.INFER:
-            large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
+            others = (v for v in node.inputs if v not in plain)
+            large = [v for v in others if graph.values[v].size >= value.size]
             if not sampled and Trait.ADDS in node.traits and len(large) > 1:
                 continue
             found.add(node.index)
         elif node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED}):
             continue
-        queue += node.inputs
+        walk.to(v for v in node.inputs if v not in plain)
     return found
 
 

@@ -28,7 +28,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import scales, subtracts
+from duotone.graph.reach import Walk
+from duotone.graph.terms import kept, scales, subtracts
 from duotone.ops.entries import Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -44,7 +45,6 @@ _FEATURES = 8
 """A last axis of a dot with fewer elements holds different quantities, and no grid."""
 _REASON = "a difference of its result and a nearly equal value is divided by a small number"
 _GRADIENT = "a gradient of a dot before such a difference, which was multiplied by a large number"
-_IN_PLACE = frozenset({Trait.NEGATES, Trait.CONVERTS})
 _LINEAR = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.CARRIES, Trait.UNDESCRIBED})
 
 
@@ -71,7 +71,7 @@ def keep_quotients(classes: Classes, background: Background) -> Classes:
         sides = [v for v in node.inputs if graph.values[v].constant is None]
         if len(sides) != 2:
             continue
-        made = [dots.maker(dots.origin(v)) for v in sides]
+        made = [dots.graph.maker(dots.origin(v)) for v in sides]
         adds_to_one = any(maker is not None and maker.index in differences for maker in made)
         if adds_to_one or (subtracts(graph, node) and _have_samples(dots, *sides)):
             differences.add(node.index)
@@ -123,7 +123,7 @@ def _terms(dots: Dots, value: int) -> list[int]:
     """Returns the terms of a sum, upstream of moves and scaling."""
     terms = [_origin(dots, value)]
     for term in terms:
-        node = dots.maker(term)
+        node = dots.graph.maker(term)
         if node is not None and Trait.ADDS in node.traits and len(terms) < _LEAVES:
             terms += (_origin(dots, v) for v in node.inputs)
     return terms
@@ -132,7 +132,7 @@ def _terms(dots: Dots, value: int) -> list[int]:
 def _origin(dots: Dots, value: int) -> int:
     """Returns the origin of a value, also upstream of parts that are put together: a roll."""
     value = _unmoved(dots, value)
-    while (node := dots.maker(value)) is not None and Trait.PARTS in node.traits:
+    while (node := dots.graph.maker(value)) is not None and Trait.PARTS in node.traits:
         origins = {_unmoved(dots, v) for v in node.inputs}
         if len(origins) != 1:
             break
@@ -142,8 +142,8 @@ def _origin(dots: Dots, value: int) -> int:
 
 def _unmoved(dots: Dots, value: int) -> int:
     """Returns the value that moves and scaling start at, or one that picks a coordinate."""
-    while (node := dots.maker(value)) is not None and not _is_coordinate(dots, node):
-        earlier = dots.before(value)
+    while (node := dots.graph.maker(value)) is not None and not _is_coordinate(dots, node):
+        earlier = kept(dots.graph, node)
         if earlier is None:
             break
         value = earlier
@@ -161,21 +161,18 @@ def _is_coordinate(dots: Dots, node: Node) -> bool:
     picked = [tuple(outer), *((*outer, side) for side in range(1, last))]
     if any(values[v].shape not in picked for v in node.outputs):
         return False
-    seen, queue = set[int](), [node.inputs[0]]
-    while queue:
-        made = dots.maker(queue.pop())
-        if made is not None and dots.classes.is_dot(made):
+    walk = Walk(dots.graph, node.inputs[:1])
+    for _, made in walk:
+        if dots.classes.is_dot(made):
             return True
-        new = {v for v in made.inputs if values[v].shape[-1:] == (last,)} - seen if made else set()
-        seen |= new
-        queue += new
+        walk.to(v for v in made.inputs if values[v].shape[-1:] == (last,))
     return False
 
 
 def _same_computation(dots: Dots, one: int, other: int) -> bool:
     """Checks if the same operations make two values, up to a value or a dot's operand of both."""
     while one != other:
-        first, second = dots.maker(one), dots.maker(other)
+        first, second = dots.graph.maker(one), dots.graph.maker(other)
         if first is None or second is None or not _alike(dots.graph, first, second):
             return False
         if _is_coordinate(dots, first):
@@ -204,7 +201,7 @@ def _has_dot(dots: Dots, value: int) -> bool:
 
 def _parted(dots: Dots, one: int, other: int) -> set[int]:
     """Returns the dots upstream of one of two values, or of both if they are neighbours."""
-    first, second = set(_upstream(dots, one)), set(_upstream(dots, other))
+    first, second = _upstream(dots, one), _upstream(dots, other)
     apart, common = first ^ second, first & second
     parted = set(_dots_making(dots, apart))
     if not parted and any(_moves(dots.graph, node, common) for node in dots.makers(apart)):
@@ -214,25 +211,22 @@ def _parted(dots: Dots, one: int, other: int) -> set[int]:
 
 def _dots_making(dots: Dots, values: Iterable[int]) -> Iterator[int]:
     """Yields the dots whose results are among some values."""
-    for node in map(dots.maker, values):
+    for node in map(dots.graph.maker, values):
         if node is not None and dots.classes.is_dot(node):
             yield node.index
 
 
 def _moves(graph: Graph, node: Node, values: set[int]) -> bool:
     """Checks if a node moves elements of one of some values; a broadcast number is no element."""
-    if Trait.MOVES not in node.traits or not node.traits.isdisjoint(_IN_PLACE):
+    in_place = node.traits & {Trait.NEGATES, Trait.CONVERTS}
+    if in_place or Trait.MOVES not in node.traits:
         return False
     return any(v in values and not graph.values[v].is_one for v in node.inputs)
 
 
-def _upstream(dots: Dots, value: int) -> Iterator[int]:
-    """Yields a value and all values upstream of it."""
-    seen, queue = {value}, [value]
-    while queue:
-        value = queue.pop()
-        yield value
-        node = dots.maker(value)
-        new = {v for v in node.inputs if dots.graph.values[v].paintable} - seen if node else set()
-        seen |= new
-        queue += new
+def _upstream(dots: Dots, value: int) -> set[int]:
+    """Returns a value and all values upstream of it."""
+    walk = Walk(dots.graph, [value])
+    for _, node in walk:
+        walk.to(v for v in node.inputs if dots.graph.values[v].paintable)
+    return walk.seen

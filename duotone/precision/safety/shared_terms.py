@@ -27,6 +27,7 @@ import itertools
 from collections.abc import Sequence
 
 from duotone.graph.graph import Graph, Node
+from duotone.graph.reach import Walk
 from duotone.graph.terms import LOOPS, is_one, moved, scales, subtracts
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
@@ -163,15 +164,11 @@ class _Terms:
 
     def rounding_before(self, values: set[int], within: set[int]) -> set[int]:
         """Returns the nodes that round, between some values and the last of others in a set."""
-        found, queue, seen = set[int](), [*values], set(values)
-        while queue:
-            value = queue.pop()
-            node = self._graph.nodes[self._graph.values[value].producer]
-            terms = [term for term in self._terms(value) if term in within]
+        found, walk = set[int](), Walk(self._graph, values)
+        for _, node in walk:
             if self._may_round(node):
                 found.add(node.index)
-            queue += [term for term in terms if term not in seen]
-            seen.update(terms)
+            walk.to(within.intersection(self.of(node)))
         return found
 
     def _adds_block(self, value: int, leading: set[int]) -> bool:

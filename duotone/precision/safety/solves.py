@@ -37,11 +37,13 @@ the deny list switches this rule off for it.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from duotone.graph.graph import BodyKind, Graph, Node, Value
-from duotone.graph.terms import SCALES, following, is_state, is_sum
+from duotone.graph.graph import BodyKind, Graph, Node
+from duotone.graph.reach import Walk, following, reach, start
+from duotone.graph.terms import SCALES, is_state, is_sum
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
@@ -78,12 +80,12 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     solves = [node for node in solves if not walks.is_exact(node)]
     operands = [value for node in solves for value in node.inputs]
     upstream = walks.upstream_through_products(operands)
-    downstream = walks.downstream(v for node in solves for v in node.outputs)
+    downstream = walks.downstream(solves)
     products, sums = walks.products(downstream)
     downstream |= products
     meeting = (v for i in downstream | sums for v in graph.nodes[i].inputs)
     partners = walks.upstream(meeting, walks.keeps_errors)
-    downstream |= walks.downstream((v for node in exact for v in node.outputs), walks.is_untrained)
+    downstream |= walks.downstream(exact, walks.is_untrained)
     carried = walks.carried(solves)
     gradients = walks.gradients(walks.upstream(operands), partners, solves)
     reasons: dict[int, str] = {}
@@ -135,13 +137,38 @@ class _Walks:
         self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
     ) -> set[int]:
         """Returns the ancestors of values, up to allow operations and nodes that do not pass."""
-        return self._walk(values, self._makers, lambda node: node.inputs, passes)
+        found, walk = set[int](), Walk(self._graph, filter(self._counts, values))
+        for _, node in walk:
+            dot = self._is_dot(node.index)
+            if dot or passes(node):
+                found.add(node.index)
+                walk.to(() if dot else filter(self._counts, node.inputs))
+        return found
 
     def downstream(
-        self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
+        self, nodes: Iterable[Node], passes: Callable[[Node], bool] = lambda _: True
     ) -> set[int]:
-        """Returns the nodes that follow from values, as far as `upstream` walks."""
-        return self._walk(values, self._readers, lambda node: node.outputs, passes)
+        """Returns what follows from nodes, up to allow operations and nodes that do not pass."""
+
+        def through(index: int) -> bool:
+            return self._is_dot(index) or passes(self._nodes[index])
+
+        first = {i for node in nodes for i in self._after[node.index] if through(i)}
+        edges = [() if self._is_dot(i) else after for i, after in enumerate(self._after)]
+        return first | reach(first, edges, through)
+
+    @functools.cached_property
+    def _after(self) -> Sequence[Sequence[int]]:
+        """For each node, the readers of those of its results whose errors matter."""
+        readers, nodes = self._graph.consumers, self._nodes
+        made = (filter(self._counts, node.outputs) for node in nodes)
+        return [[reader for v in values for reader, _ in readers[v]] for values in made]
+
+    def _counts(self, value: int) -> bool:
+        """Checks if the error of a value matters: floating point, several numbers, no constant."""
+        found = self._values[value]
+        real = found.dtype.startswith(("float", "bfloat", "complex"))
+        return real and found.size > 1 and found.constant is None
 
     def upstream_through_products(self, values: Iterable[int]) -> set[int]:
         """Returns the ancestors of values, through matrix products, up to allow operations."""
@@ -194,7 +221,7 @@ class _Walks:
         for node in self._nodes if sizes else ():
             if follow.isdisjoint(node.inputs):
                 continue
-            follow.update(value for value in node.outputs if _counts(self._values[value]))
+            follow.update(value for value in node.outputs if self._counts(value))
             if self._is_dot(node.index) and len(node.inputs) == 2:
                 for value, other in (node.inputs, node.inputs[::-1]):
                     size = self._values[value].size
@@ -205,7 +232,7 @@ class _Walks:
     def _arguments(self, dot: Node) -> set[int]:
         """Returns arguments of the program that a dot reads directly, moved or scaled."""
         origins = map(self._origin, dot.inputs)
-        return {v for v in origins if self._values[v].producer < 0 and _counts(self._values[v])}
+        return {v for v in origins if self._values[v].producer < 0 and self._counts(v)}
 
     def _linear_way(self, dot: Node, nodes: Collection[int]) -> set[int]:
         """Returns a dot and the nodes computed from it alone; empty if one is not linear in it."""
@@ -234,42 +261,7 @@ class _Walks:
 
     def _origin(self, value: int) -> int:
         """Returns the origin of a value, upstream of moves and of scaling by one number."""
-        while (producer := self._values[value].producer) >= 0:
-            node = self._nodes[producer]
-            rest = [v for v in node.inputs if not self._is_number(v, node)]
-            scaled = not node.traits.isdisjoint(SCALES) and len(node.inputs) == 2
-            if len(rest) != 1 or not (scaled or (len(node.inputs) == 1 and self._moves(node))):
-                break
-            (value,) = rest
-        return value
-
-    def _makers(self, value: int) -> Collection[int]:
-        producer = self._values[value].producer
-        return () if producer < 0 else (producer,)
-
-    def _readers(self, value: int) -> Collection[int]:
-        return [reader for reader, _ in self._graph.consumers[value]]
-
-    def _walk(
-        self,
-        starts: Iterable[int],
-        nodes_at: Callable[[int], Collection[int]],
-        values_of: Callable[[Node], Iterable[int]],
-        passes: Callable[[Node], bool],
-    ) -> set[int]:
-        found, queue = set[int](), list(starts)
-        while queue:
-            value = queue.pop()
-            if not _counts(self._values[value]):
-                continue
-            for index in nodes_at(value):
-                if index in found:
-                    continue
-                dot = self._is_dot(index)
-                if dot or passes(self._nodes[index]):
-                    found.add(index)
-                    queue += () if dot else values_of(self._nodes[index])
-        return found
+        return start(self._graph, value, _scaled)
 
     def products(self, nodes: Iterable[int]) -> tuple[set[int], set[int]]:
         """Follows the results of the dots among some nodes through linear operations.
@@ -288,7 +280,7 @@ class _Walks:
                     continue
                 if self._is_dot(node.index) or self._is_linear(node, own):
                     found.add(node.index)
-                    marked.update(v for v in node.outputs if _counts(self._values[v]))
+                    marked.update(v for v in node.outputs if self._counts(v))
                 elif Trait.ADDS in node.traits:
                     sums.add(node.index)
         return found, sums
@@ -300,30 +292,14 @@ class _Walks:
             node: the node.
             marked: results of dots; a sum may have one, whatever else it adds.
         """
-        if self._moves(node) or not node.traits.isdisjoint(_LINEAR):
+        if _moves(node) or not node.traits.isdisjoint(_LINEAR):
             return True
         if Trait.CHOOSES in node.traits:  # a branch under vmap; a mask is none
-            return self._is_number(node.inputs[0], node)
+            return _is_number(self._graph, node.inputs[0], node)
         if not node.traits.isdisjoint(SCALES):
-            return any(self._is_number(value, node) for value in node.inputs)
+            return any(_is_number(self._graph, value, node) for value in node.inputs)
         streams = [v for v in node.inputs if v in self._streams and v not in marked]
         return Trait.ADDS in node.traits and len(streams) <= (0 if marked else 1)
-
-    def _moves(self, node: Node) -> bool:
-        picks = not node.traits.isdisjoint({Trait.SELECTS, Trait.BOUNDS})
-        return Trait.COMMUTES in node.traits and not picks
-
-    def _is_number(self, value: int, node: Node) -> bool:
-        """Checks if an operand of ``node`` is one number, or one number per matrix of a batch."""
-        shape = self._values[node.outputs[0]].shape
-        matrices = math.prod(n if isinstance(n, int) else 1 for n in shape[:-2])
-        found = self._values[value]
-        while found.size > matrices and found.producer >= 0:
-            made = self._nodes[found.producer]
-            if len(made.inputs) != 1 or Trait.REPEATS not in made.traits:
-                break
-            found = self._values[made.inputs[0]]
-        return found.size <= matrices or found.constant is not None
 
     def keeps_errors(self, node: Node) -> bool:
         """Returns True if a node neither averages out errors nor adds residual streams."""
@@ -336,7 +312,7 @@ class _Walks:
     def is_untrained(self, node: Node) -> bool:
         """Returns False for a state to which a loop with activations adds."""
         trains = is_state(node) and is_sum(self._graph, node.inputs[1])
-        return not (trains and self._has_activation(self._graph.bodies_in(node.body)))
+        return not (trains and self._has_activation(node.body))
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
         """Returns all readers of a loop's carry that comes from a solve in the same loop."""
@@ -350,41 +326,51 @@ class _Walks:
                 around = bodies[around].parent
         for loop in loops:
             inside = self._graph.bodies_in(loop)
-            if self._is_of_layers(loop, inside):
+            if self._is_of_layers(loop):
                 continue
             solved = [node.index for node in solves if node.body in inside]
             following_solves = self._within(inside, solved)
             carries = [i for i in following_solves if is_state(self._nodes[i])]
-            own = [i for i in carries if self._nodes[i].body == loop]
-            found |= self._within(inside, own)
+            found |= self._within(inside, (i for i in carries if self._nodes[i].body == loop))
         return found
 
-    def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
+    def _is_of_layers(self, loop: int) -> bool:
         """Returns True if a loop iterates over layers of a network with activations."""
         layers = is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
-        return layers and self._has_activation(inside)
+        return layers and self._has_activation(loop)
 
-    def _has_activation(self, bodies: Collection[int]) -> bool:
-        return any(n.body in bodies and Trait.ACTIVATION in n.traits for n in self._nodes)
+    def _has_activation(self, body: int) -> bool:
+        return any(Trait.ACTIVATION in node.traits for node in self._graph.nodes_in(body))
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:
         """Returns nodes of some bodies that follow from some nodes through values that count."""
-        found, queue = set[int](), list(starts)
-        while queue:
-            for value in self._nodes[queue.pop()].outputs:
-                if not _counts(self._values[value]):
-                    continue
-                for index in self._readers(value):
-                    if index not in found and self._nodes[index].body in bodies:
-                        found.add(index)
-                        queue.append(index)
-        return found
+        return reach(starts, self._after, lambda index: self._nodes[index].body in bodies)
 
 
-def _counts(value: Value) -> bool:
-    """Checks if the error of a value matters: floating point, several numbers, no constant."""
-    real = value.dtype.startswith(("float", "bfloat", "complex"))
-    return real and value.size > 1 and value.constant is None
+def _moves(node: Node) -> bool:
+    picks = not node.traits.isdisjoint({Trait.SELECTS, Trait.BOUNDS})
+    return Trait.COMMUTES in node.traits and not picks
+
+
+def _scaled(graph: Graph, node: Node) -> int | None:
+    """Returns the value that a node moves, or scales by one number."""
+    rest = [v for v in node.inputs if not _is_number(graph, v, node)]
+    scaled = not node.traits.isdisjoint(SCALES) and len(node.inputs) == 2
+    moved = len(node.inputs) == 1 and _moves(node)
+    return rest[0] if len(rest) == 1 and (scaled or moved) else None
+
+
+def _is_number(graph: Graph, value: int, node: Node) -> bool:
+    """Checks if an operand of ``node`` is one number, or one number per matrix of a batch."""
+    shape = graph.values[node.outputs[0]].shape
+    matrices = math.prod(n if isinstance(n, int) else 1 for n in shape[:-2])
+    found = graph.values[start(graph, value, _repeated)]
+    return found.size <= matrices or found.constant is not None
+
+
+def _repeated(graph: Graph, node: Node) -> int | None:
+    """Returns the value that a node repeats."""
+    return node.inputs[0] if len(node.inputs) == 1 and Trait.REPEATS in node.traits else None
 
 
 def _streams(graph: Graph, classes: Classes) -> set[int]:
