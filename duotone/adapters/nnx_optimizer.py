@@ -19,6 +19,7 @@ from duotone._checks import check_mapping
 from duotone.adapters.gradient_functions import MOST_KEPT, Borrowed, identity
 from duotone.adapters.nnx import (
     TAG,
+    check_changeable,
     merge_in,
     merge_objects,
     modules_in,
@@ -155,7 +156,9 @@ class Optimizer(nnx.Optimizer[M]):
                 pair with ``has_aux``.
             ArgumentError: the loss is not a scalar; devices could disagree and no axis is named.
         """
-        before = _values_of((model, unbound(loss_fn)[1], args, kwargs))
+        objects = model, unbound(loss_fn)[1], args, kwargs
+        check_changeable("compute_gradients", objects)
+        before = _values_of(objects)
         with nnx.update_context(TAG):
             call = self._pure_call(loss_fn, model, args, kwargs, has_aux)
             out = self.tx.compute_gradients(*call, has_aux=True)
