@@ -157,6 +157,14 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "half is 'float8'; it takes 'float16', 'bfloat16', None",
     ),
     "graph": (lambda: duotone.tensorflow.rewrite({}), "graph_def is a dict; pass a GraphDef"),
+    "measured": (
+        lambda: duotone.tensorflow.rewrite(new_graph(), measured=3),  # pyright: ignore[reportArgumentType]
+        "measured is 3; pass what duotone.tensorflow.calibrate returned",
+    ),
+    "measured by name": (
+        lambda: duotone.tensorflow.rewrite(new_graph(), measured={"x:0": 3}),  # pyright: ignore[reportArgumentType]
+        "measured is a dict; pass what duotone.tensorflow.calibrate returned",
+    ),
     "fetch": (
         lambda: duotone.tensorflow.rewrite(new_graph(), fetch="y"),
         "fetch is 'y'; pass a list of strings",
