@@ -144,6 +144,14 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: duotone.use_cache(None, min_seconds="1"),  # pyright: ignore[reportArgumentType]
         "min_seconds is '1'; pass a number of seconds",
     ),
+    "batches": (
+        lambda: duotone.calibrate(loss, X),
+        r"batches is an array of float32\[8, 8\]; pass a list of batches",
+    ),
+    "platforms": (
+        lambda: duotone.export(loss, X, path="unwritten", platforms=3),  # pyright: ignore[reportArgumentType]
+        "platforms is 3; pass a list of strings",
+    ),
     "calls": (
         lambda: duotone.advise(loss, X, target="h100", calls=[(X,), X]),  # pyright: ignore[reportArgumentType]
         r"calls\[1\] is an array of float32\[8, 8\]; pass a list with a tuple",

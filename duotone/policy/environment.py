@@ -161,7 +161,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
             "environment variable %s: duotone has none of this name; %s The page Environment "
             "variables of the documentation lists all.",
             name,
-            did_you_mean(name, sorted(KNOWN), cutoff=0.0),
+            did_you_mean(name, sorted(KNOWN), "none is like it."),
         )
 
 

@@ -26,6 +26,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from duotone import _jax
 from duotone.errors import DuotoneError, RewriteError
+from duotone.jaxpr.reading.attributes import has_sharded_type
 from duotone.jaxpr.running.jaxprs import call_of, function_name, program_of
 from duotone.jaxpr.running.passes import LINEAR, Passes, is_float, no_tangent
 
@@ -121,7 +122,7 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
         return "its effects must not happen twice"
     if not all(isinstance(aval, _jax.ShapedArray) for aval in opened.in_avals):
         return "an argument is not an array"
-    if any(map(_jax.has_sharded_type, opened.in_avals)):
+    if any(map(has_sharded_type, opened.in_avals)):
         return "its mesh has explicit or manual axes"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
         return "it reads values of an outer trace"
