@@ -164,6 +164,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dataclasses.replace(find_target("h200"), half="float8"),
         "half is 'float8'; it takes 'float16', 'bfloat16', None",
     ),
+    "on_stage": (
+        lambda: duotone.tensorflow.rewrite_file("graph.pb", on_stage=3),  # pyright: ignore[reportArgumentType]
+        "on_stage is 3, which is not callable",
+    ),
     "graph": (lambda: duotone.tensorflow.rewrite({}), "graph_def is a dict; pass a GraphDef"),
     "measured": (
         lambda: duotone.tensorflow.rewrite(new_graph(), measured=3),  # pyright: ignore[reportArgumentType]

@@ -22,12 +22,14 @@ _HANDS_ON = ("cast_params", "explain")
 """Functions that pass all keyword arguments but their own to the user's function."""
 
 
-def check_callable(name: str, fn: Any) -> None:
+def check_callable(name: str, fn: Any, argument: str = "fn") -> None:
     """Raises unless a function was given."""
     if not callable(fn):
         instead = "the function itself, not what it returns"
         instead = "its apply" if hasattr(fn, "apply") else instead
-        raise ArgumentTypeError(f"{name}: fn is {shown(fn)}, which is not callable; pass {instead}")
+        raise ArgumentTypeError(
+            f"{name}: {argument} is {shown(fn)}, which is not callable; pass {instead}"
+        )
 
 
 def check_policy(name: str, policy: Any) -> None:

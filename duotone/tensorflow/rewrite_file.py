@@ -22,6 +22,7 @@ from typing import Any
 from duotone._checks import check_strings, check_switch, path_of
 from duotone.errors import GraphDefError
 from duotone.measuring.ranges import NO_MEASUREMENTS
+from duotone.policy.arguments import check_callable
 from duotone.policy.policy import Policy
 from duotone.tensorflow import files
 from duotone.tensorflow.calibrate import measured
@@ -135,6 +136,7 @@ def rewrite_file(
         >>> done.graphs[0].result.painting["y"]
         {'T': 'f16'}
     """
+    check_callable("rewrite_file", on_stage, "on_stage")
     on_stage("reading")
     source = files.read(path)
     check_switch("rewrite_file", "overwrite", overwrite)
