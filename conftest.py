@@ -27,4 +27,7 @@ def _xla_flags() -> list[str]:
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_xla_flags()]).strip()
 
 # Modules whose library is not in this environment have no examples to run.
-collect_ignore_glob = [] if util.find_spec("tensorflow") else ["duotone/adapters/tensorflow/*"]
+IN_TENSORFLOW = ["duotone/tensorflow/calibrate.py", "duotone/tensorflow/compare.py"]
+collect_ignore_glob = (
+    [] if util.find_spec("tensorflow") else ["duotone/adapters/tensorflow/*", *IN_TENSORFLOW]
+)

@@ -168,7 +168,7 @@ _NAMES_BY_MODULE = {
     "devices.options": "compiler_options",
 }
 _SUBMODULES = ("errors", "keras", "linen", "nnx", "onnx")
-"""Modules that a user names in full, as ``duotone.keras.explain``."""
+"""Modules that a user names in full, as ``duotone.nnx.explain``."""
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 

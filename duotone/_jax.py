@@ -8,6 +8,7 @@ names moved. An unsupported version fails here, with an error that names the cha
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ Literal = _core.Literal
 Primitive = _core.Primitive
 NameStack = _source_info.NameStack
 open_program, closed_program = _core.Jaxpr, _core.ClosedJaxpr
-jaxpr_as_fun, check_jaxpr = _core.jaxpr_as_fun, _core.check_jaxpr
+check_jaxpr = _core.check_jaxpr
 eval_jaxpr, InvalidNumberError = _private_core.eval_jaxpr, _api_util.InternalFloatingPointError
 NamedAxisEffect = _private_core.NamedAxisEffect
 trace_context = _config.trace_context
@@ -104,6 +105,11 @@ def holds_jaxpr(param: Any) -> bool:
 def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[Any]]:
     """Returns a jaxpr without constants, as ``remat2`` wants it, and its new first operands."""
     return _staging.convert_constvars_jaxpr(open_jaxpr(jaxpr)), consts_of(jaxpr)
+
+
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """Returns a program as a function; ``jax_debug_nans`` sees inside, unlike in JAX's own."""
+    return functools.partial(eval_jaxpr, open_jaxpr(jaxpr), consts_of(jaxpr))
 
 
 class EquationContext:
@@ -357,12 +363,6 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
         "check_vma": params["check_vma"],
         "axis_names": set(axes),
     }
-
-
-def has_sharded_type(aval: Any) -> bool:
-    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
-    axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
-    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
 PLUGIN_LOG = _bridge.__name__

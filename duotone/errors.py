@@ -137,11 +137,11 @@ class UnknownTargetError(ArgumentError):
     Args:
         name: the name that the user gave.
         known: all known names.
-        near: the nearest known name.
+        meant: a question for the nearest known name, or the empty string.
     """
 
-    def __init__(self, name: object, known: list[str], near: str | None = None) -> None:
-        meant = f"; did you mean {near!r}?" if near else "."
+    def __init__(self, name: object, known: list[str], meant: str = "") -> None:
+        meant = f"; {meant}" if meant else "."
         # A function of the user may have an argument `target`, which takes something else.
         other = "" if isinstance(name, str) else f"; {way_out('target')}"
         super().__init__(

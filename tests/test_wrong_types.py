@@ -144,6 +144,14 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: duotone.use_cache(None, min_seconds="1"),  # pyright: ignore[reportArgumentType]
         "min_seconds is '1'; pass a number of seconds",
     ),
+    "batches": (
+        lambda: duotone.calibrate(loss, X),
+        r"batches is an array of float32\[8, 8\]; pass a list of batches",
+    ),
+    "platforms": (
+        lambda: duotone.export(loss, X, path="unwritten", platforms=3),  # pyright: ignore[reportArgumentType]
+        "platforms is 3; pass a list of strings",
+    ),
     "calls": (
         lambda: duotone.advise(loss, X, target="h100", calls=[(X,), X]),  # pyright: ignore[reportArgumentType]
         r"calls\[1\] is an array of float32\[8, 8\]; pass a list with a tuple",
@@ -156,7 +164,19 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dataclasses.replace(find_target("h200"), half="float8"),
         "half is 'float8'; it takes 'float16', 'bfloat16', None",
     ),
+    "on_stage": (
+        lambda: duotone.tensorflow.rewrite_file("graph.pb", on_stage=3),  # pyright: ignore[reportArgumentType]
+        "on_stage is 3, which is not callable",
+    ),
     "graph": (lambda: duotone.tensorflow.rewrite({}), "graph_def is a dict; pass a GraphDef"),
+    "measured": (
+        lambda: duotone.tensorflow.rewrite(new_graph(), measured=3),  # pyright: ignore[reportArgumentType]
+        "measured is 3; pass what duotone.tensorflow.calibrate returned",
+    ),
+    "measured by name": (
+        lambda: duotone.tensorflow.rewrite(new_graph(), measured={"x:0": 3}),  # pyright: ignore[reportArgumentType]
+        "measured is a dict; pass what duotone.tensorflow.calibrate returned",
+    ),
     "fetch": (
         lambda: duotone.tensorflow.rewrite(new_graph(), fetch="y"),
         "fetch is 'y'; pass a list of strings",

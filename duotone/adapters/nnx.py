@@ -24,11 +24,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
+from duotone import _jax
 from duotone._checks import check_switch
 from duotone.blaming import blame as _blaming
 from duotone.blaming.blame import Blame
-from duotone.errors import MissingExtraError
+from duotone.errors import ArgumentTypeError, MissingExtraError
 from duotone.jaxpr.modules import holding, inside
+from duotone.jaxpr.reading.foreign import USE_NNX
+from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy.arguments import check_callable, is_off
 from duotone.policy.policy import Policy
 from duotone.transforms import autocast as api
@@ -36,6 +39,7 @@ from duotone.transforms.decorator import Decorator
 
 try:
     from flax import nnx
+    from flax.errors import TraceContextError
 except ImportError as error:
     raise MissingExtraError("duotone.nnx", "flax", "flax") from error
 
@@ -108,6 +112,7 @@ def autocast(
 
     @functools.wraps(fn, updated=())
     def lifted(*args: Any, **kwargs: Any) -> Any:
+        check_changeable(describe_callable(fn, "nnx.autocast"), (first, args, kwargs))
         with nnx.update_context(TAG):
             pure_args, pure_kwargs = split_objects(((*first, *args), kwargs))
             _, out = merge_objects(mixed(*pure_args, **pure_kwargs), inner=False)
@@ -220,6 +225,30 @@ def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 def is_object(thing: Any) -> bool:
     """Returns True for an NNX object, which may be changed in place."""
     return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
+
+
+def check_changeable(name: str, tree: Any) -> None:
+    """Checks that this trace may change the NNX objects in a tree.
+
+    Flax would notice while the changes are written, and leave an object without its attributes.
+
+    Raises:
+        ArgumentTypeError: an object is from outside of this trace.
+    """
+    if _jax.is_outermost(()):
+        return
+    for thing in jax.tree.leaves(tree, is_leaf=is_object):
+        for _, node in nnx.iter_graph(thing) if is_object(thing) else ():
+            if isinstance(node, nnx.Variable):
+                try:
+                    node.set_raw_value(node.get_raw_value())  # changes nothing
+                except TraceContextError as error:
+                    raise ArgumentTypeError(
+                        f"{name} is traced, and {type(thing).__name__} is from outside of the "
+                        "trace, which cannot change it. Take it as an argument: nnx.jit(...) of "
+                        f"duotone.nnx.autocast(lambda model, x: ...). {USE_NNX}; elsewhere pass a "
+                        "function of the results of nnx.split(...)"
+                    ) from error
 
 
 def modules_in(tree: Any) -> list[nnx.Module]:

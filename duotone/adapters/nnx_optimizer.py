@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+import jax
 import optax
 from flax import nnx
 
@@ -19,6 +20,8 @@ from duotone._checks import check_mapping
 from duotone.adapters.gradient_functions import MOST_KEPT, Borrowed, identity
 from duotone.adapters.nnx import (
     TAG,
+    check_changeable,
+    is_object,
     merge_in,
     merge_objects,
     modules_in,
@@ -29,7 +32,7 @@ from duotone.adapters.nnx import (
 )
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.modules import holding, inside
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
@@ -70,7 +73,7 @@ class Optimizer(nnx.Optimizer[M]):
         graph: as in ``flax.nnx.Optimizer``.
 
     Raises:
-        ArgumentTypeError: ``tx`` is not an optimizer.
+        ArgumentTypeError: ``tx`` is not an optimizer, or ``model`` holds no NNX object.
         ArgumentError: ``tx`` is wrapped already, and a loss scale, dtype or policy is given too.
 
     Example:
@@ -99,6 +102,11 @@ class Optimizer(nnx.Optimizer[M]):
         policy: Policy | None = None,
         graph: bool | None = None,
     ) -> None:
+        if not any(map(is_object, jax.tree.leaves(model, is_leaf=is_object))):
+            raise ArgumentTypeError(
+                f"Optimizer: the model is {shown(model)}; pass an NNX module. For a pytree of "
+                "arrays there is duotone.enable_mixed_precision_graph_rewrite(tx)"
+            )
         wrapped = wrapped_once(tx, loss_scale, dtype, policy, "Optimizer")
         super().__init__(model, wrapped, wrt=wrt, graph=graph)
 
@@ -155,7 +163,9 @@ class Optimizer(nnx.Optimizer[M]):
                 pair with ``has_aux``.
             ArgumentError: the loss is not a scalar; devices could disagree and no axis is named.
         """
-        before = _values_of((model, unbound(loss_fn)[1], args, kwargs))
+        objects = model, unbound(loss_fn)[1], args, kwargs
+        check_changeable("compute_gradients", objects)
+        before = _values_of(objects)
         with nnx.update_context(TAG):
             call = self._pure_call(loss_fn, model, args, kwargs, has_aux)
             out = self.tx.compute_gradients(*call, has_aux=True)

@@ -15,7 +15,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 
 
-def check_differentiable(params: Any) -> None:
+def check_differentiable(params: Any, who: str = "compute_gradients") -> None:
     """Refuses parameters that have no gradient: integers, booleans, keys, functions, strings.
 
     Raises:
@@ -28,7 +28,7 @@ def check_differentiable(params: Any) -> None:
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
             kind = f"{kind_of(leaf)}" if dtype is None else f"of dtype {dtype}"
             raise ArgumentTypeError(
-                f"compute_gradients: leaf {_leaf_name('params', path)} is {kind}, which has no "
+                f"{who}: leaf {_leaf_name('params', path)} is {kind}, which has no "
                 "gradient. Pass it as a further argument of loss_fn, and the floating leaves as "
                 "params: in Equinox eqx.partition(model, eqx.is_inexact_array), elsewhere a tree "
                 "of its own. (optax.masked excludes leaves from the update, not from the "

@@ -19,7 +19,12 @@ import jax.numpy as jnp
 
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
-from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
+from duotone.adapters.trees import (
+    check_differentiable,
+    check_gradients,
+    check_reduced,
+    check_same_leaves,
+)
 from duotone.blaming.healing import Healer
 from duotone.calibrating.measure import Calibrations
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
@@ -117,7 +122,11 @@ class Wrapped:
                 "changed in place. Use duotone.nnx.Optimizer(model, optax.adam(1e-3)), which holds "
                 "its state; or pass what nnx.state(model, nnx.Param) gives."
             )
-        inner = self.inner.init(params)
+        try:
+            inner = self.inner.init(params)
+        except (TypeError, ValueError):
+            check_differentiable(params, "init")  # whose advice is better, if it has some
+            raise
         if states_in(inner):
             raise ArgumentError(
                 f"{ENABLE}: inside the optimizer there is another one that is wrapped already, at "

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from duotone.errors import ArgumentTypeError, CalibrationError, kind_of
+from duotone.errors import ArgumentTypeError, CalibrationError, kind_of, shown
 from duotone.graph.graph import HALF_TYPES, Graph
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.signature import (
@@ -60,8 +60,8 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     Raises:
         CalibrationError: there is no batch, an argument contains NaN, or the program of ``fn``
             differs between batches (another structure or Python number; other sizes are fine).
-        ArgumentTypeError: ``fn`` is not callable, or ``batches`` is one batch (a dictionary) or
-            cannot be iterated over.
+        ArgumentTypeError: ``fn`` is not callable, or ``batches`` is one batch (a dictionary, an
+            array) or cannot be iterated over.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -130,9 +130,9 @@ class Calibrations:
 
 
 def _elements(batches: Iterable[Any]) -> Iterator[Any]:
-    if isinstance(batches, Mapping | str):  # its keys or letters would be the batches
+    if isinstance(batches, Mapping | str | np.ndarray | jax.Array):  # keys, letters, rows
         raise ArgumentTypeError(
-            f"calibrate: batches is {kind_of(batches)}; pass a list of batches, such as [batch]"
+            f"calibrate: batches is {shown(batches)}; pass a list of batches, such as [batch]"
         )
     try:
         return iter(batches)

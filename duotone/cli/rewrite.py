@@ -6,7 +6,6 @@ reads the options, shows progress and prints the tables.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from duotone.cli.output import in_stages
 from duotone.cli.run import PolicyFileOption, half_type_option
 from duotone.cli.user_program import names, settings
 from duotone.errors import ArgumentError
+from duotone.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from duotone.tensorflow.devices import Device
@@ -215,9 +215,6 @@ def parse_device(text: str | None) -> Device:
         major, dot, minor = (number or "8.0").partition(".")
         if dot and major.isdecimal() and minor.isdecimal():
             return Device("gpu", compute_capability=(int(major), int(minor)))
-    near = difflib.get_close_matches(name, ["gpu", "tpu", *TARGETS], n=1)
-    meant = f"did you mean {near[0]}? It" if near and near[0] != name else "it"
-    raise ArgumentError(
-        f"--device {text}: {meant} takes {', '.join(TARGETS)}, tpu, gpu, or gpu with a compute "
-        "capability, such as gpu:9.0."
-    )
+    takes = f"it takes {', '.join(TARGETS)}, tpu, gpu, or gpu with a compute capability: gpu:9.0."
+    meant = takes if colon else did_you_mean(name, ["gpu", "tpu", *TARGETS], takes)
+    raise ArgumentError(f"--device {text}: {meant}")

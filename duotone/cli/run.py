@@ -19,9 +19,10 @@ import typer
 
 from duotone.cli.script import check_script, execute
 from duotone.errors import ArgumentError, EnvironmentVariableError
-from duotone.policy.dtypes import canonical, near_half
+from duotone.policy.dtypes import canonical
 from duotone.policy.environment import PAINTER, POLICY_FILE
 from duotone.policy.switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
+from duotone.text.suggestions import did_you_mean
 
 HALF_TYPES = ["float16", "bfloat16"]
 _OPTIONS = ("--dtype", "--loss-scale", "--policy-file", "--painter", "--module")
@@ -32,9 +33,8 @@ def _half_type(text: str) -> str:
     name = canonical(text)
     if name in HALF_TYPES:
         return name
-    near = near_half(text)
-    meant = f"Did you mean {near}? " if near else ""
-    raise typer.BadParameter(f"{text!r} is not a half type. {meant}It takes float16 or bfloat16.")
+    meant = did_you_mean(text, HALF_TYPES, "it takes float16 or bfloat16.")
+    raise typer.BadParameter(f"{text!r} is not a half type; {meant}")
 
 
 def half_type_option(help: str) -> Any:

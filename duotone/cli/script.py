@@ -5,7 +5,6 @@ The script sees the command line, ``__name__`` and module path that it would hav
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import runpy
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duotone.errors import ArgumentError
+from duotone.text.suggestions import did_you_mean
 
 
 def check_script(command: str, script: str, module: bool, options: Sequence[str]) -> None:
@@ -24,8 +24,7 @@ def check_script(command: str, script: str, module: bool, options: Sequence[str]
         ArgumentError: the script is a misspelt option or does not exist.
     """
     if script.startswith("-") and not Path(script).exists():
-        near = difflib.get_close_matches(script, options, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(options)}."
+        meant = did_you_mean(script, options, f"it has {', '.join(options)}.")
         raise ArgumentError(
             f"duotone {command} has no option {script}: {meant} Options of the script come after "
             "it."

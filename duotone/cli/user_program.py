@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -18,6 +17,7 @@ import typer
 
 from duotone.cli.run import half_type_option
 from duotone.errors import ArgumentError, shown
+from duotone.text.suggestions import did_you_mean
 
 
 def program_argument(more: str = "") -> Any:
@@ -94,10 +94,9 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
     for part in name.split("."):
         if not hasattr(found, part):
             there = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
-            near = difflib.get_close_matches(part, there, n=1)
             has = ", ".join(sorted(there)) or "no function"
-            hint = f"did you mean {near[0]}?" if near else f"it has {has}."
-            raise ArgumentError(f"{where} has no {name}; {hint}")
+            meant = did_you_mean(part, there, f"it has {has}.")
+            raise ArgumentError(f"{where} has no {name}; {meant}")
         found = getattr(found, part)
     if not callable(found):
         raise ArgumentError(f"{program}: {name} is not a function but {type(found).__name__}.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import describe_callable
+from duotone.text.suggestions import did_you_mean
 
 Argument = int | str
 
@@ -80,8 +80,7 @@ def check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
         return
     for name in names:
         if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parameters)}"
+            meant = did_you_mean(name, parameters, f"it takes {', '.join(parameters)}")
             raise ArgumentError(
                 f"{describe_callable(fn, 'bucketed')} has no argument {name!r}; {meant}"
             )

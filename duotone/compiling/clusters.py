@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,7 +22,9 @@ from duotone.errors import plural
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.policy.arguments import check_callable
+from duotone.text.lines import Lines, Viewed
 from duotone.text.numbers import amount
+from duotone.text.source_lines import short_source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class CompileTimes:
     temporary_bytes: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClustersRecord:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ClustersRecord(Viewed):
     """The repeated parts of a function. ``print`` shows it.
 
     Attributes:
@@ -67,8 +69,8 @@ class ClustersRecord:
     whole: CompileTimes | None = None
     ours: CompileTimes | None = None
 
-    def __str__(self) -> str:
-        return "\n".join(_text(self))
+    def __rich__(self) -> ClustersView:
+        return ClustersView(self)
 
 
 def clusters(
@@ -162,38 +164,41 @@ def _largest_live_set(listing: Listing) -> tuple[int, int]:
     return given + (int(alive[position]) if count else 0), position
 
 
-def _text(record: ClustersRecord) -> list[str]:
-    count = plural(record.operations, "operation")
-    lines = [f"{count}, {record.operations_rolled:,} with duotone.reroll"]
-    for line in record.lines:
-        what = (
-            f"{'  ' * line.depth}{line.copies} copies of {line.period} operations at {line.where}"
-        )
-        if line.rolled:
-            stacked = f", {amount(line.stacked, 'B')} stacked" if line.stacked else ""
-            lines.append(f"rolled    {what}{stacked}")
-        else:
-            lines.append(f"declined  {what}: {line.reason}")
-    if not record.lines:
-        lines.append("no part is repeated; duotone.reroll does not change the program")
-    lines.append(f"duotone.cluster_jit: {record.in_clusters}")
-    lines.append(
-        f"tracing took {record.trace_seconds:.3g} s, finding repeats {record.plan_seconds:.3g} s"
-    )
-    if record.whole and record.ours:
-        lines.append(
-            f"compilation took {record.whole.seconds:.3g} s of processor time, with duotone.reroll "
-            f"{record.ours.seconds:.3g} s"
-        )
-        if record.whole.temporary_bytes is not None and record.ours.temporary_bytes is not None:
-            lines.append(
-                f"temporary memory {amount(record.whole.temporary_bytes, 'B')}, with "
-                f"duotone.reroll {amount(record.ours.temporary_bytes, 'B')}"
+class ClustersView(Lines):
+    """A record as a rich renderable."""
+
+    def __init__(self, record: ClustersRecord) -> None:
+        self._record = record
+
+    def _lines(self, width: int) -> Iterator[str]:
+        del width  # text is wrapped
+        r = self._record
+        rolled = f"{r.operations_rolled:,} with duotone.reroll"
+        yield f"{plural(r.operations, 'operation')}, {rolled}"
+        for line in r.lines:
+            what = f"{line.copies} copies of {line.period} operations at {short_source(line.where)}"
+            if line.rolled:
+                stacked = f", {amount(line.stacked, 'B')} stacked" if line.stacked else ""
+                yield f"{'  ' * line.depth}- rolled {what}{stacked}"
+            else:
+                yield f"{'  ' * line.depth}- declined {what}: {line.reason}"
+        if not r.lines:
+            yield "no part is repeated; duotone.reroll does not change the program"
+        yield f"duotone.cluster_jit: {r.in_clusters}"
+        yield f"tracing took {r.trace_seconds:.3g} s, finding repeats {r.plan_seconds:.3g} s"
+        if r.whole and r.ours:
+            yield (
+                f"compilation took {r.whole.seconds:.3g} s of processor time, with duotone.reroll "
+                f"{r.ours.seconds:.3g} s"
             )
-    at = "" if record.live_at in ("", _jax.NO_SOURCE) else f", at {record.live_at}"
-    lines.append(f"out of memory? at most {amount(record.live_bytes, 'B')} are live{at}")
-    lines.append(
-        "slow at every shape? duotone.bucketed; slow in every process? duotone.use_cache; slow "
-        "although compiled? duotone advise"
-    )
-    return lines
+            if r.whole.temporary_bytes is not None and r.ours.temporary_bytes is not None:
+                yield (
+                    f"temporary memory {amount(r.whole.temporary_bytes, 'B')}, with "
+                    f"duotone.reroll {amount(r.ours.temporary_bytes, 'B')}"
+                )
+        at = "" if r.live_at in ("", _jax.NO_SOURCE) else f", at {short_source(r.live_at)}"
+        yield f"out of memory? at most {amount(r.live_bytes, 'B')} are live{at}"
+        yield (
+            "slow at every shape? duotone.bucketed; slow in every process? duotone.use_cache; slow "
+            "although compiled? duotone advise"
+        )

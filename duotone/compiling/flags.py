@@ -9,7 +9,6 @@ them in another process.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import os
 import re
@@ -22,6 +21,7 @@ from duotone._checks import check_string
 from duotone.compiling.cache import use_cache
 from duotone.compiling.defaults import DEFAULTS
 from duotone.errors import EnvironmentVariableError
+from duotone.text.suggestions import did_you_mean
 
 _PATIENCE_SECONDS = 120
 
@@ -259,13 +259,12 @@ def _names_of_xla() -> list[str]:
 
 
 def _unknown(variable: str, word: str, name: str, known: list[str]) -> EnvironmentVariableError:
-    near = difflib.get_close_matches(name, known, n=1)
     replaced = next((f.use for f in GUIDE_XLA_FLAGS if f.name == name and not f.known), None)
-    if replaced is not None:
-        hint = f"use instead: {replaced}"
+    if replaced is None:
+        remedy = did_you_mean(f"--{name}", [f"--{flag}" for flag in known], "remove it")
     else:
-        hint = f"did you mean --{near[0]}?" if near else "remove it"
-    return EnvironmentVariableError(f"{variable}: {word} is not a known flag; {hint}")
+        remedy = f"use instead: {replaced}"
+    return EnvironmentVariableError(f"{variable}: {word} is not a known flag; {remedy}")
 
 
 def _words(text: str) -> list[str]:

@@ -10,13 +10,13 @@ To add a device, add a line to ``TARGETS``, and for a GPU also to :mod:`duotone.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from duotone.devices.assumed import AssumedDevice
 from duotone.errors import ArgumentError, UnknownTargetError, shown
 from duotone.graph.graph import HALF_TYPES
+from duotone.text.suggestions import did_you_mean
 
 PLATFORMS = ("cuda", "tpu", "cpu")
 """The platforms that duotone compiles for without their devices, and the CPU."""
@@ -255,6 +255,5 @@ def find_target(name: str | Target) -> Target:
         return name
     found = TARGETS.get(str(name).lower())
     if found is None:
-        near = difflib.get_close_matches(str(name).lower(), TARGETS, n=1)
-        raise UnknownTargetError(name, list(TARGETS), near[0] if near else None)
+        raise UnknownTargetError(name, list(TARGETS), did_you_mean(str(name), TARGETS))
     return found

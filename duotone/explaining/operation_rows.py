@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from duotone.precision.rules import WORDS, Rule
 from duotone.text.columns import Row, columns
 from duotone.text.lines import Lines
 from duotone.text.source_lines import short_source
+from duotone.text.suggestions import did_you_mean
 
 _STYLES = {"half": "green", "full": ""}
 _SHORT = re.compile(r"^(float|int|uint|complex|bfloat)(\d+)$")
@@ -52,9 +52,8 @@ class Rows(Lines, Sequence[OperationRecord]):
         if rule is not None:
             names = ", ".join(sorted({o.rule for o in found}))
             if rule not in set(Rule):
-                near = difflib.get_close_matches(rule, map(str, Rule), n=1)
-                meant = f"did you mean {near[0]!r}? There" if near else "there"
-                raise ArgumentError(f"rule={rule!r} is not a rule; {meant} are {names}")
+                meant = did_you_mean(rule, map(str, Rule), f"there are {names}")
+                raise ArgumentError(f"rule={rule!r} is not a rule; {meant}")
             found = [o for o in found if o.rule == rule]
             self.nothing = "" if found else f"no operation has the rule {rule}; there are {names}"
         if where is not None and not self.nothing:

@@ -18,7 +18,7 @@ import jax
 import jax.export
 import numpy as np
 
-from duotone._checks import path_of
+from duotone._checks import check_strings, path_of
 from duotone._files import check_new_folder
 from duotone._version import __version__
 from duotone.devices.assumed import assuming
@@ -254,7 +254,8 @@ def _platforms(
     here = jax.export.default_export_platform()
     if given is None:
         return list(dict.fromkeys([here if target is None else target.platform, here, *also]))
-    names = [given] if isinstance(given, str) else list(given)
+    names = [given] if isinstance(given, str) else given
+    check_strings("export", "platforms", names)
     for name in names:
         if name not in PLATFORMS:
             raise ArgumentError(

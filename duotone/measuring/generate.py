@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from duotone._checks import check_mapping, check_whole
-from duotone.errors import ArgumentError, DuotoneError
+from duotone.errors import ArgumentError, DuotoneError, shown
 from duotone.measuring.inputs import Asked, Generated, Shapes, Side, fits, is_size
 
 SIDES = (32, 64, 48, 320, 16, 128, 512, 224, 1)
@@ -96,8 +97,9 @@ def bound(asked: Sequence[Asked], shapes: Shapes) -> dict[str, tuple[Side, ...]]
 
 
 def _check(asked: Asked, shape: Sequence[int]) -> None:
-    if not fits(asked, shape) or any(size < 1 for size in shape):
-        given = ",".join(map(str, shape))
+    sizes = isinstance(shape, Iterable) and all(isinstance(size, Integral) for size in shape)
+    if not sizes or not fits(asked, shape) or any(size < 1 for size in shape):
+        given = ",".join(map(str, shape)) if sizes else shown(shape)
         raise ArgumentError(f"shapes: {asked.name}={given} does not fit the input, {asked.text}.")
 
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from duotone.errors import CalibrationError
+from duotone.errors import ArgumentTypeError, CalibrationError, shown
 from duotone.graph.graph import HALF_TYPES
 from duotone.precision.ranges.find import Measured
+
+NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})
+
+
+def check_measured(who: str, source: str, measured: Any) -> None:
+    """Raises unless an argument is a dictionary of ranges, as the function ``source`` returns."""
+    values = measured.values() if isinstance(measured, Mapping) else [measured]
+    if not all(isinstance(found, Measured) for found in values):
+        raise ArgumentTypeError(
+            f"{who}: measured is {shown(measured)}; pass what {source} returned"
+        )
 
 
 def ranges_of(arrays: Mapping[str, Any]) -> dict[str, Measured]:

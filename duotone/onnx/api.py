@@ -22,6 +22,7 @@ from duotone.onnx.storage import Storage
 from duotone.onnx.verify import verify
 from duotone.onnx.weights import bytes_in
 from duotone.ops.entries import Kind
+from duotone.policy.arguments import check_callable
 from duotone.policy.policy import Policy
 from duotone.precision.record import Record, make_record
 
@@ -119,6 +120,7 @@ def rewrite(
         >>> [node.op_type for node in duotone.onnx.rewrite(model).model.graph.node]
         ['Cast', 'Cast', 'MatMul', 'Cast']
     """
+    check_callable("duotone.onnx.rewrite", on_stage, "on_stage")
     on_stage("reading")
     source = _in_opset(files.read(model), opset)
     check_switch("duotone.onnx.rewrite", "overwrite", overwrite)

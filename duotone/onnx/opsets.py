@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, ModelProto, NodeProto, domain_of, named
 from duotone.onnx.schemas import signature
 from duotone.ops.traits import Trait
+from duotone.text.suggestions import did_you_mean
 
 logger = logging.getLogger("duotone")
 NOT_YET = "in this opset"
@@ -43,12 +43,12 @@ def check_known(node: NodeProto, opted: Collection[str]) -> None:
     name = node.op_type
     if domain_of(node) or name in opted or "_" in name:
         return
-    near = difflib.get_close_matches(name, _operations(), n=1, cutoff=_ALIKE)
-    if near and near[0] != name:
+    meant = did_you_mean(name, _operations(), cutoff=_ALIKE)
+    if meant and name not in _operations():
         raise OnnxError(
-            f"{named(node)}: ONNX has no such operation, and the nearest is {near[0]!r}. If "
-            f"{name!r} is an operation of your runtime, give the node the runtime's domain, or "
-            f"list it: Policy(deny_add=[{name!r}])."
+            f"{named(node)}: ONNX has no such operation; {meant} If {name!r} is an operation of "
+            "your runtime, give the node the runtime's domain, or list it: "
+            f"Policy(deny_add=[{name!r}])."
         )
 
 

@@ -14,19 +14,21 @@ import numpy as np
 from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
 from duotone.graph.graph import HALF_TYPES, HalfType
 from duotone.policy.calibration import Calibration
-from duotone.policy.dtypes import OFF, canonical, near_half
+from duotone.policy.dtypes import OFF, canonical
 from duotone.policy.policy import Policy
+from duotone.text.suggestions import did_you_mean
 
 _HANDS_ON = ("cast_params", "explain")
 """Functions that pass all keyword arguments but their own to the user's function."""
 
 
-def check_callable(name: str, fn: Any) -> None:
+def check_callable(name: str, fn: Any, argument: str = "fn") -> None:
     """Raises unless a function was given."""
     if not callable(fn):
+        instead = "the function itself, not what it returns"
+        instead = "its apply" if hasattr(fn, "apply") else instead
         raise ArgumentTypeError(
-            f"{name}: fn is {shown(fn)}, which is not callable; pass the function itself, not what "
-            "it returns"
+            f"{name}: {argument} is {shown(fn)}, which is not callable; pass {instead}"
         )
 
 
@@ -81,11 +83,10 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
     try:
         found = _name_of(dtype)
     except TypeError as error:
-        near = near_half(dtype) if isinstance(dtype, str) else ""
-        meant = f"did you mean {near!r}? Else " if near else ""
+        takes = "pass jnp.float16 or jnp.bfloat16"
+        meant = did_you_mean(dtype, HALF_TYPES, takes) if isinstance(dtype, str) else takes
         raise ArgumentTypeError(
-            f"{name}: dtype is {shown(dtype)}, which is not a dtype; {meant}pass jnp.float16 or "
-            f"jnp.bfloat16{_else(name, 'dtype')}"
+            f"{name}: dtype is {shown(dtype)}, which is not a dtype; {meant}{_else(name, 'dtype')}"
         ) from error
     if found == OFF:
         return None

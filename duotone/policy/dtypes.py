@@ -6,8 +6,6 @@ to names.
 
 from __future__ import annotations
 
-import difflib
-
 HALF_NAMES = {
     "float16": "float16",
     "fp16": "float16",
@@ -33,14 +31,3 @@ def canonical(name: str) -> str:
     """
     plain = name.strip().lower()
     return OFF if plain in OFF_NAMES else HALF_NAMES.get(plain, name)
-
-
-def near_half(name: str) -> str:
-    """Returns the half type whose name is most similar; empty if no name is similar.
-
-    Example:
-        >>> near_half("mixed_float16"), near_half("mixed_bfloat16"), near_half("int8")
-        ('float16', 'bfloat16', '')
-    """
-    near = difflib.get_close_matches(name.strip().lower(), ["float16", "bfloat16"], n=1)
-    return near[0] if near else ""

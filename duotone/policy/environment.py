@@ -21,7 +21,6 @@ References:
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -30,6 +29,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from duotone.errors import EnvironmentVariableError
 from duotone.precision.removable import REMOVABLE
+from duotone.text.suggestions import did_you_mean
 
 Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
@@ -157,18 +157,18 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
         if not name.startswith(_PREFIX) or name in KNOWN or name in _REPORTED:
             continue
         _REPORTED.add(name)
-        (near,) = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.0)
         logger.warning(
-            "environment variable %s: duotone has none of this name; the nearest is %s, and "
-            "the page Environment variables of the documentation lists all.",
+            "environment variable %s: duotone has none of this name; %s The page Environment "
+            "variables of the documentation lists all.",
             name,
-            near,
+            did_you_mean(name, sorted(KNOWN), "none is like it."),
         )
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
     """Returns the error for a value that a variable does not accept, with the remedy."""
-    text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
+    end = "" if problem.endswith(("?", ".")) else "."
+    text = f"{problem}{end} It takes {takes}. Set it to that, or unset {name}."
     return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
 
 
@@ -198,8 +198,8 @@ def _some_of(field: str) -> Variable:
     def parse(name: str, value: str) -> frozenset[str]:
         entries = _entries(value)
         for entry in sorted(entries.difference(known)):
-            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
-            problem = f"{entry!r} is not one of the {kind}; {near!r} is the nearest"
+            meant = did_you_mean(entry, known, "none is like it.")
+            problem = f"{entry!r} is not one of the {kind}; {meant}"
             raise environment_error(name, value, problem, takes)
         return entries
 

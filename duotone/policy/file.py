@@ -17,7 +17,6 @@ The content determines the form: JSON begins with a brace, and TOML never does.
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Collection
@@ -26,6 +25,7 @@ from typing import Any
 
 from duotone.errors import PolicyError, PolicyTypeError, kind_of
 from duotone.policy.calibration import Calibration
+from duotone.text.suggestions import did_you_mean
 
 _PATHS = ("log_path", "calibration")
 
@@ -43,8 +43,7 @@ def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
     data = _parse(path)
     for name in data:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(fields)}."
+            meant = did_you_mean(name, fields, f"it has {', '.join(fields)}.")
             raise PolicyError(f"{path}: a policy has no field {name!r}: {meant}")
     for name in _PATHS:
         value = data.get(name)

@@ -8,9 +8,10 @@ one TensorFlow operation is rarely exactly one primitive.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
+
+from duotone.text.suggestions import did_you_mean
 
 SHOWS_NAMES = "print(jax.make_jaxpr(fn)(*args)) shows the names fn uses"
 """The sentence about the names of a JAX program."""
@@ -118,13 +119,9 @@ def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
     tensorflow_name = _BY_PLAIN_NAME.get(name.lower().replace("_", ""))
     if tensorflow_name is not None:
         return _tensorflow_advice(name, tensorflow_name)
-    spellings = {k.lower().replace("-", "_"): k for k in known}
-    # ReduceSum, reduce-sum and reducesum all look for reduce_sum.
-    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
-    close = difflib.get_close_matches(snake_case, list(spellings), n=3, cutoff=0.7)
-    if close:
-        return f"did you mean {' or '.join(repr(spellings[c]) for c in close)}?"
-    return f"no known name is like it; {shows}"
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # ReduceSum looks for reduce_sum
+    otherwise = f"no known name is like it; {shows}"
+    return did_you_mean(snake_case, known, otherwise, most=3, cutoff=0.7)
 
 
 def _tensorflow_advice(written: str, tensorflow_name: str) -> str:

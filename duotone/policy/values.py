@@ -5,7 +5,6 @@ Every message names the field as the user wrote it, and the values that it accep
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from duotone.policy.calibration import Calibration
 from duotone.policy.dtypes import canonical
 from duotone.policy.environment import REDUCE_DTYPES, folder_problem
 from duotone.precision.removable import REMOVABLE
+from duotone.text.suggestions import did_you_mean
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy stores them."""
@@ -52,9 +52,8 @@ def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
     known = list(fields)
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}."
-            raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
+            meant = did_you_mean(name, known, f"it has {', '.join(known)}.")
+            raise PolicyTypeError(f"Policy has no field {name!r}: {meant}")
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...], *, none: bool) -> None:
@@ -64,10 +63,10 @@ def check_choice(field: str, value: object, choices: tuple[str, ...], *, none: b
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
     if isinstance(value, str) and value in choices:
         return
-    close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
-    hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
     accepted = ", ".join(repr(choice) for choice in choices) + (" or None" if none else "")
-    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}.{hint}")
+    takes = f"it takes {accepted}."
+    meant = did_you_mean(value, choices, takes) if isinstance(value, str) else takes
+    raise PolicyError(f"Policy({field}={value!r}): {meant}")
 
 
 def check_boolean(field: str, value: object, *, none: bool = False) -> None:
@@ -141,10 +140,9 @@ def removed(field: str, value: object) -> frozenset[str]:
     entries, known = strings(field, value), REMOVABLE[field]
     for entry in entries:
         if entry not in known:
-            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
             raise PolicyError(
                 f"Policy({field}=...) names {entry!r}: there is no such {field[:-8]} to switch "
-                f"off. Did you mean {near!r}? There are {', '.join(known)}."
+                "off; " + did_you_mean(entry, known, f"there are {', '.join(known)}.")
             )
     return frozenset(entries)
 

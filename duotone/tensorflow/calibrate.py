@@ -34,6 +34,22 @@ def calibrate(path: str | Path, data: Any) -> dict[str, Measured]:
         CalibrationError: the file is not a GraphDef, or an input has no finite number.
         GraphDefError: TensorFlow cannot load or run the graph.
         MissingExtraError: TensorFlow is not installed.
+
+    Example:
+        >>> import tempfile, numpy as np, duotone.tensorflow
+        >>> from pathlib import Path
+        >>> graph = '''
+        ... node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } } }
+        ... node { name: "y" op: "MatMul" input: ["x", "x"]
+        ...        attr { key: "T" value { type: DT_FLOAT } } }
+        ... node { name: "z" op: "Identity" input: "y" attr { key: "T" value { type: DT_FLOAT } } }
+        ... '''
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "graph.pbtxt")
+        ...     _ = file.write_text(graph)
+        ...     found = duotone.tensorflow.calibrate(file, {"x": np.full((8, 8), 200, np.float32)})
+        >>> found["y:0"].high  # float16 holds numbers up to 65504
+        320000.0
     """
     return measured(files.read(path), data)
 

@@ -13,13 +13,13 @@ recursive, so no graph is too deep.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from duotone._checks import check_strings
 from duotone.errors import GraphDefError
 from duotone.ops.tensorflow_kinds import LOOP_ENDS
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, functions_named
+from duotone.text.suggestions import did_you_mean
 
 _SHOWN = 6
 
@@ -75,9 +75,9 @@ def check_names(graph: GraphDef, option: str, names: Iterable[str]) -> None:
     for given in names:
         name = node_of(given)
         if name not in known:
-            near = difflib.get_close_matches(name, list(known)[:100_000], n=3, cutoff=0.7)
-            meant = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
-            raise GraphDefError(f"{option} {given!r}: the graph has no node {name!r}.{meant}")
+            few = list(known)[:100_000]
+            meant = did_you_mean(name, few, "none is like it.", most=3, cutoff=0.7)
+            raise GraphDefError(f"{option} {given!r}: the graph has no node {name!r}; {meant}")
 
 
 def node_of(text: str) -> str:

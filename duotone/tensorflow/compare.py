@@ -51,6 +51,23 @@ def compare(
             with; name shapes or pass data.
         GraphDefError: TensorFlow cannot load or run a model.
         MissingExtraError: TensorFlow is not installed.
+
+    Example:
+        >>> import tempfile, numpy as np, duotone.tensorflow
+        >>> from pathlib import Path
+        >>> graph = '''
+        ... node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } } }
+        ... node { name: "y" op: "MatMul" input: ["x", "x"]
+        ...        attr { key: "T" value { type: DT_FLOAT } } }
+        ... node { name: "z" op: "Identity" input: "y" attr { key: "T" value { type: DT_FLOAT } } }
+        ... '''
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file, half = Path(folder, "graph.pbtxt"), Path(folder, "half.pb")
+        ...     _ = file.write_text(graph)
+        ...     _ = duotone.tensorflow.rewrite_file(file, half)
+        ...     found = duotone.tensorflow.compare(file, half, {"x": np.eye(8, dtype="f4") / 3})
+        >>> 0 < found.error < 0.001
+        True
     """
     sources = files.read(first), files.read(second)
     one, other = map(running.load, sources)

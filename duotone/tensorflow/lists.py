@@ -7,7 +7,6 @@ addition does not remove an op from another list, and an op on two lists is an e
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Collection, Mapping
 
@@ -17,6 +16,7 @@ from duotone.ops.tensorflow import ENTRIES, SINCE
 from duotone.policy.policy import LISTS, Policy
 from duotone.precision.classify.lists import OpLists
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
+from duotone.text.suggestions import did_you_mean
 
 
 def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
@@ -74,12 +74,11 @@ def _check_names(policy: Policy, known: Collection[str]) -> None:
     for which, edit in itertools.product(LISTS, ("add", "remove")):
         for op in sorted(getattr(policy, f"{which}_{edit}")):
             if op not in known:
-                near = difflib.get_close_matches(op, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "no op has a similar name."
+                meant = did_you_mean(op, known, "no op has a similar name.")
                 raise UnknownOperationError(
                     f"{op!r} in Policy({which}_{edit}=...) or in the environment variable "
                     f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{which.upper()}LIST_{edit.upper()} is "
-                    f"no op of TensorFlow 2.21 and no function of the graph: {hint}"
+                    f"no op of TensorFlow 2.21 and no function of the graph: {meant}"
                 )
 
 

@@ -24,11 +24,11 @@ import fnmatch
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 
 from duotone._checks import check_switch
 from duotone.errors import ArgumentTypeError, PolicyError, plural, shown
 from duotone.graph.collector import collector_paused
+from duotone.measuring.ranges import NO_MEASUREMENTS, check_measured
 from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.arguments import check_painter, check_policy, half_of_model
 from duotone.policy.policy import Policy
@@ -75,7 +75,6 @@ _NOT_FOR_GRAPHS = (
     "heal",
 )
 """Fields without a meaning for a GraphDef: an error in code, and ignored in the environment."""
-NO_MEASUREMENTS: Mapping[str, Measured] = MappingProxyType({})
 _SHOWS_NAMES = "duotone view graph.pb shows the ops of a graph"
 logger = logging.getLogger("duotone")
 
@@ -163,6 +162,7 @@ def rewrite(
             f"duotone.tensorflow.rewrite: graph_def is {shown(graph_def)}; pass a GraphDef. For a "
             "file there is duotone.tensorflow.rewrite_file"
         )
+    check_measured("duotone.tensorflow.rewrite", "duotone.tensorflow.calibrate", measured)
     settings = _settings(graph_def, dtype, painter, device, policy)
     settings = dataclasses.replace(settings, compiled=compiled, measured=measured)
     check_graph(graph_def)

@@ -21,13 +21,15 @@ from typing import Any
 
 from duotone._checks import check_strings, check_switch, path_of
 from duotone.errors import GraphDefError
+from duotone.measuring.ranges import NO_MEASUREMENTS
+from duotone.policy.arguments import check_callable
 from duotone.policy.policy import Policy
 from duotone.tensorflow import files
 from duotone.tensorflow.calibrate import measured
 from duotone.tensorflow.calls import keep_calls, release
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
-from duotone.tensorflow.pipeline import NO_MEASUREMENTS, rewrite
+from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.rewrite_record import RewriteResult
 from duotone.tensorflow.saved_model import signature_nodes
@@ -134,6 +136,7 @@ def rewrite_file(
         >>> done.graphs[0].result.painting["y"]
         {'T': 'f16'}
     """
+    check_callable("rewrite_file", on_stage, "on_stage")
     on_stage("reading")
     source = files.read(path)
     check_switch("rewrite_file", "overwrite", overwrite)

@@ -45,6 +45,7 @@ from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running import backward
 from duotone.jaxpr.running.derived import DerivedRunner
 from duotone.jaxpr.running.inside import collection_now
+from duotone.jaxpr.running.jaxprs import add_once
 from duotone.jaxpr.running.own_jit import when_decided
 from duotone.jaxpr.running.passes import Passes
 from duotone.jaxpr.running.run import Runner
@@ -116,7 +117,11 @@ class FunctionSettings:
         """Runs a call on a device inside an NVTX range."""
         run = self.run(device)
         with call_range(self.name, args, kwargs):
-            return run(args, kwargs)
+            try:
+                return run(args, kwargs)
+            except FloatingPointError as error:
+                add_once(error, "")
+                raise
 
     def _make_runner(self) -> Call:
         """Makes the runner for the device assumed now."""

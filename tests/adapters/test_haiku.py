@@ -16,7 +16,7 @@ import pytest
 
 import duotone
 from duotone.adapters.optax import wrap
-from duotone.errors import LeakedTracerError
+from duotone.errors import ArgumentTypeError, LeakedTracerError
 from tests.adapters.training import bits, digits, half_dots, heavy_tails, relative_error
 
 X: Any
@@ -66,6 +66,13 @@ def test_gradients_and_state(make):
 def test_init_may_be_rewritten_too():
     params, _ = duotone.autocast(MODEL.init, dtype="float16")(KEY, X)
     assert relative_error(params, PARAMS) < 1e-6, "parameters are state: never rounded"
+
+
+def test_what_transform_returned_is_refused_with_the_remedy():
+    model, x = hk.without_apply_rng(hk.transform(lambda x: hk.Linear(8)(x))), jnp.ones((4, 8))
+    with pytest.raises(ArgumentTypeError, match="not callable; pass its apply"):
+        duotone.explain(model, x)  # pyright: ignore[reportArgumentType]
+    assert duotone.explain(model.apply, model.init(jax.random.key(0), x), x).operations
 
 
 def test_lifted_transformations_inside():

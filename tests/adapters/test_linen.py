@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import serialization
 from flax.core import FrozenDict
+from flax.errors import CallCompactUnboundModuleError
 from flax.training import train_state
 
 import duotone
@@ -249,6 +250,15 @@ def test_the_plain_transform_around_apply_and_init():
     assert relative_error(in_half, VARIABLES) < 1e-6, "parameters are state: never rounded"
     bound = MODEL.bind(VARIABLES)
     assert duotone.autocast(lambda x: bound(x, train=False), dtype="float16")(X).shape == (64, 8)
+
+
+def test_a_module_as_the_function_is_refused_with_the_remedy():
+    model, x = Net(), jnp.ones((4, 8))
+    with pytest.raises(CallCompactUnboundModuleError) as caught:
+        duotone.explain(model, x)
+    assert any("pass its `apply`" in note for note in caught.value.__notes__)
+    variables = model.init(jax.random.key(0), x, train=False)
+    assert duotone.explain(model.apply, variables, x, train=False).operations
 
 
 def test_linen_transformations_inside():

@@ -444,6 +444,9 @@ def test_more_bad_arguments():
         optimizer.minimize(3, model)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentTypeError, match="must have init and update"):
         made(3, dtype="float16")
+    for wrong in (3, {"w": X}):
+        with pytest.raises(ArgumentTypeError, match="pass an NNX module"):
+            duotone.nnx.Optimizer(wrong, TX)
     with pytest.raises(ArgumentError, match="which the parameters do not have"):
         optimizer.update(model, nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Param))
 

@@ -84,6 +84,38 @@ def test_a_module_as_the_function_is_refused_and_the_advice_helps():
         assert duotone.nnx.autocast(call, dtype="float16")(X).shape == (2, 8)
 
 
+CALLS = {
+    "explain": lambda fast: duotone.explain(fast, X),
+    "blame": lambda fast: duotone.blame(fast, X),
+    "compare": lambda fast: duotone.compare(fast, X, targets=["h100"]),
+    "advise": lambda fast: duotone.advise(fast, X),
+    "calibrate": lambda fast: duotone.calibrate(fast, [X]),
+    "jit": lambda fast: jax.jit(fast)(X),
+    "a closure": lambda fast: duotone.explain(lambda x: fast(x), X),
+    "an argument": lambda fast: jax.jit(
+        lambda x: duotone.nnx.autocast(touch, dtype="float16")(fast.__wrapped__, x)
+    )(X),
+    "an optimizer": lambda fast: jax.jit(
+        lambda x: duotone.nnx.Optimizer(fast.__wrapped__, optax.sgd(0.1)).compute_gradients(
+            lambda model: jnp.sum(model(x)), fast.__wrapped__
+        )
+    )(X),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_from_outside_of_a_trace_is_refused_and_stays_whole(call):
+    """Flax noticed while the model was changed, and left it without its parameters."""
+    model = linear()
+    before = bits(nnx.state(model))
+    fast = duotone.nnx.autocast(model, dtype="float16")
+    with pytest.raises(ArgumentTypeError, match=r"Linear is from outside.*duotone\.nnx\.explain"):
+        CALLS[call](fast)
+    assert bits(nnx.state(model)) == before
+    step = nnx.jit(duotone.nnx.autocast(lambda model, x: model(x), dtype="float16"))
+    assert step(model, X).shape == fast(X).shape == (2, 8)  # the advice
+
+
 def test_an_optimizer_of_duotone_refuses_them_too():
     tx = wrap(optax.sgd(0.1), dtype="float16")
     params = linear()

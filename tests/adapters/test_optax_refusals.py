@@ -141,6 +141,12 @@ def test_parameters_without_a_gradient(leaf, says):
     assert out.grads["w"].tolist() == [1, 1, 1]
 
 
+def test_init_of_a_function_names_the_leaf():
+    with pytest.raises(ArgumentTypeError, match=r"init: leaf params\['f'\] is .*eqx.partition"):
+        adam().init({"f": jnp.tanh, "w": jnp.ones(3)})
+    assert adam().init({"n": jnp.arange(3), "w": jnp.ones(3)})  # optax.masked may exclude it
+
+
 def test_a_loss_that_is_no_scalar():
     tx = adam()
     with pytest.raises(ArgumentError, match=r"loss_fn '<lambda>' .*scalar loss.*jnp.mean"):

@@ -81,6 +81,35 @@ def test_debug_nans():
             mixed(lambda x: jnp.log(-jnp.abs(x @ W)))(X)
 
 
+def nan_in_both(w, x):
+    return jnp.mean(jnp.sqrt(-jnp.abs(x @ w)))
+
+
+def overflow(w, x):
+    y = (x * 300) @ (w * 300)
+    return jnp.mean(y - y @ w)
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
+@pytest.mark.parametrize(
+    ("transform", "function", "operation"),
+    [
+        (duotone.autocast, nan_in_both, "sqrt"),
+        (duotone.autocast, overflow, "sub"),
+        (duotone.value_and_grad, nan_in_both, "sqrt"),
+        (duotone.value_and_grad, overflow, "sub"),
+    ],
+)
+def test_debug_nans_names_the_first_operation_and_the_line(jit, transform, function, operation):
+    """JAX's own function of a program does not look inside, and the line was duotone's."""
+    step = jit(transform(function, dtype="float16"))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError) as caught:
+        step(jnp.ones((64, 64)), jnp.ones((64, 64)))
+    assert f"encountered in {operation}" in str(caught.value)
+    (note,) = [note for note in caught.value.__notes__ if "duotone.blame" in note]
+    assert f"{operation} is at {__file__}" in note
+
+
 def test_disable_jit():
     with jax.disable_jit():
         close(mixed(network)(X, W), network(X, W))

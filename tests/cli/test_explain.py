@@ -154,7 +154,7 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
         ("too_many", (), "given 1, 2, an array of float32[3]: too many positional arguments"),
         ("step", ("--shapes", "f32[16,16]"), "step takes w, x and is given an array of float32"),
         ("step", ("--shapes", "f32[1] f32[4,2]"), "to_explain.py:6: "),
-        ("stpe", (), "has no stpe; did you mean step?"),
+        ("stpe", (), "has no stpe; did you mean 'step'?"),
         ("zzzzzz", (), "has no zzzzzz; it has Model, any_number, example, nothing, "),
         ("NUMBER", (), "NUMBER is not a function but int"),
         ("step", ("--shapes", "f32[16"), "'f32[16' is not a shape"),

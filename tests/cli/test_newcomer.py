@@ -136,7 +136,7 @@ def test_dtypes_are_spelled_as_in_python(word: str, means: str) -> None:
 def test_a_keras_policy_is_no_dtype_but_nearly() -> None:
     asked = ["explain", "met_first.py:example", "--dtype", "mixed_float16"]
     said = re.sub(r"[│\s]+", " ", CliRunner().invoke(app, asked).output)
-    assert "'mixed_float16' is not a half type. Did you mean float16?" in said
+    assert "'mixed_float16' is not a half type; did you mean 'float16'?" in said
     with pytest.raises(TypeError, match="did you mean 'bfloat16'"):
         duotone.autocast(lambda x: x, dtype="mixed_bfloat16")
     with pytest.raises(TypeError, match=r"not a dtype; pass jnp\.float16"):

@@ -157,7 +157,7 @@ def test_a_trace_may_stand_for_a_script(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("train.py",), "there is no script train.py. For a module write: duotone profile -m"),
-        (("--keynode", "x", "train.py"), "has no option --keynode: did you mean --key-node?"),
+        (("--keynode", "x", "train.py"), "has no option --keynode: did you mean '--key-node'?"),
         (("--iter-start", "5", "--iter-stop", "2", __file__), "iter_stop is 2, before iter_start"),
         (("none.xplane.pb",), "there is no trace none.xplane.pb"),
         (("--out", __file__, __file__), "is a file. Name a folder."),

@@ -116,7 +116,7 @@ def test_why_nothing_became_half(call, tmp_path):
         (("missing.pb",), "missing.pb does not exist"),
         (("graph.pb", "--fetch", "relo"), "graph.pb: fetch 'relo': the graph has no node 'relo'"),
         (("graph.pb", "--device", "banana"), "--device banana: it takes b200, h200, h100, a100, "),
-        (("graph.pb", "--device", "a10o"), "--device a10o: did you mean a10? It takes b200, "),
+        (("graph.pb", "--device", "a10o"), "--device a10o: did you mean 'a10'?"),
         (("graph.pb", "--dtype", "float8"), "float8"),
         (("graph.pb", "--painter", "van Gogh"), "van Gogh"),
     ],

@@ -95,7 +95,7 @@ def test_the_loss_scale_of_keras_models(tmp_path):
         (("--policy-file", "none.toml"), "cannot read the policy file"),
         (("--policy-file", "policy.toml"), "has no field 'dney_add': did you mean 'deny_add'?"),
         (("--painter", "van Gogh"), "van Gogh"),
-        (("--polcy-file", "x"), "has no option --polcy-file: did you mean --policy-file?"),
+        (("--polcy-file", "x"), "has no option --polcy-file: did you mean '--policy-file'?"),
     ],
 )
 def test_bad_options_come_before_the_script(tmp_path, words, says):

@@ -52,7 +52,7 @@ def test_the_page_has_every_flag() -> None:
 
 def test_flags_are_tried_in_another_process() -> None:
     check_xla_flags("--xla_cpu_multi_thread_eigen=false")
-    with pytest.raises(EnvironmentVariableError, match="did you mean --xla_dump_to"):
+    with pytest.raises(EnvironmentVariableError, match="did you mean '--xla_dump_to"):
         check_xla_flags("--xla_dump_too=/tmp")
 
 
@@ -74,7 +74,7 @@ def test_every_value_of_auto_jit(value: str) -> None:
 
 
 def test_unknown_flags_and_values_of_tensorflow() -> None:
-    with pytest.raises(EnvironmentVariableError, match="did you mean --tf_xla_auto_jit"):
+    with pytest.raises(EnvironmentVariableError, match="did you mean '--tf_xla_auto_jit"):
         read_tf_xla_flags("--tf_xla_auto_jit=2 --tf_xla_auto_git=2")
     with pytest.raises(EnvironmentVariableError, match="tf_xla_auto_jit=3: it takes"):
         read_tf_xla_flags("--tf_xla_auto_jit=3")

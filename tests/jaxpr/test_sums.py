@@ -12,6 +12,7 @@ import pytest
 import duotone
 from duotone import Policy, _jax
 from duotone.devices import assuming, find_target
+from duotone.precision.optimize import loop_sums
 
 KEY = jax.random.key(0)
 
@@ -382,3 +383,23 @@ def test_only_operations_that_move_elements_are_passed(change):
     a, b = (jax.random.normal(k, (4, 8, 24)) for k in jax.random.split(KEY))
     fast = duotone.autocast(summed, dtype="float16")
     assert (24, 24) in matrices_in_loops(fast, a, b)
+
+
+def test_the_sums_of_a_loop_are_looked_at_a_fixed_number_of_times(monkeypatch):
+    """400 took 4 s, since each sum looked at all of its loop."""
+    looked: list[int] = []
+    terms = loop_sums._terms
+    monkeypatch.setattr(loop_sums, "_terms", lambda *args: looked.append(1) or terms(*args))
+
+    def loss(weights, xs):
+        def step(state, x):
+            for weight in weights:
+                state = jnp.tanh((x + state) @ weight)
+            return state, state
+
+        return jnp.sum(jax.lax.scan(step, jnp.zeros((8, 64)), xs)[1] ** 2)
+
+    weights, xs = [jnp.ones((64, 64))] * 20, jnp.ones((32, 8, 64))
+    seen = duotone.explain(jax.grad(loss), weights, xs, dtype="bfloat16")
+    assert sum("loop_sums" in dict(row.optimizations) for row in seen.operations) == 20
+    assert len(looked) <= 2 * 20 + 3

@@ -101,6 +101,8 @@ def test_the_users_shapes():
     ("shapes", "words"),
     [
         ({"y": (1,)}, "no input 'y'; it has 'x'"),
+        ({"x": 3}, "x=3 does not fit the input"),
+        ({"x": np.ones((2, 3))}, r"x=an array of float64\[2, 3\] does not fit the input"),
         ({"x": (1, 3, 32)}, r"x=1,3,32 does not fit the input, tensor\(float\)\[n, 3, h, w\]"),
         ({"x": (1, 4, 32, 32)}, "does not fit"),
         ({"x": (1, 3, 0, 32)}, "does not fit"),

@@ -16,7 +16,7 @@ ONE = "f (float[4, 8] x) => (float[4, 8] y) {{ y = {}(x) }}"
 
 @pytest.mark.parametrize(("name", "meant"), [("Rellu", "Relu"), ("SoftMax", "Softmax")])
 def test_a_misspelled_operation_is_named_with_the_nearest(name, meant):
-    with pytest.raises(OnnxError, match=rf"node 'y' \({name}\): .* nearest is '{meant}'"):
+    with pytest.raises(OnnxError, match=rf"node 'y' \({name}\): .* did you mean '{meant}'"):
         duotone.onnx.rewrite(model(ONE.format(name)))
 
 

@@ -330,7 +330,7 @@ def test_a_math_variable_that_is_no_truth_value_is_an_error(name):
 def test_an_arithmetic_that_does_not_exist_is_an_error():
     with pytest.raises(EnvironmentVariableError, match="tf32, float16, bfloat16 or exact"):
         merge(DUOTONE_FLOAT32_MATH="float8")
-    with pytest.raises(PolicyError, match="Did you mean 'tf32'"):
+    with pytest.raises(PolicyError, match="did you mean 'tf32'"):
         make(float32_math="tf23")
     assert Policy(float32_math="tf32").describe() == "policy: float32 math tf32"
 

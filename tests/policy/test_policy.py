@@ -148,10 +148,12 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
 
 def test_an_optimization_that_there_is_not_is_named_with_the_nearest():
     with pytest.raises(
-        PolicyError, match=r"'factor': there is no such optimization .*mean 'factors'"
+        PolicyError, match=r"'factor': there is no such optimization to .*mean 'factors'"
     ):
         Policy(optimizations_remove=["factor"])
-    with pytest.raises(EnvironmentVariableError, match=r"OPTIMIZATIONS_REMOVE.*'pick' is.*'picks'"):
+    with pytest.raises(
+        EnvironmentVariableError, match=r"OPTIMIZATIONS_REMOVE.*'pick' is.*mean 'picks'"
+    ):
         merge(DUOTONE_OPTIMIZATIONS_REMOVE="factors,pick")
     environ = {"DUOTONE_OPTIMIZATIONS_REMOVE": "factors, materialize_parts"}
     merged = Policy(optimizations_remove=["picks"]).merged_with_environment(environ)
@@ -184,12 +186,12 @@ def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
             "'duotone', 'mincut', 'tensorflow'",
             {"painter": "duotone"},
         ),
-        ({"segment_sums": "hlf"}, PolicyError, "Did you mean 'half'?", {"segment_sums": "half"}),
+        ({"segment_sums": "hlf"}, PolicyError, "did you mean 'half'?", {"segment_sums": "half"}),
         ({"level": "FAST"}, PolicyError, "'UNSAFE_FORCE_ALL' or None", {"level": None}),
         (
             {"level": "tensor_core_only"},
             PolicyError,
-            "Did you mean 'TENSOR_CORES_ONLY'?",
+            "did you mean 'TENSOR_CORES_ONLY'?",
             {"level": "TENSOR_CORES_ONLY"},
         ),
         ({"level": ["TENSOR_CORES_ONLY"]}, PolicyError, "it takes", {"level": LEVELS[0]}),

@@ -96,9 +96,9 @@ def test_a_painted_function_follows_the_file(folder, monkeypatch):
     ("text", "error", "says"),
     [
         ("dney_add = []", PolicyError, "no field 'dney_add': did you mean 'deny_add'?"),
-        ("[tool]", PolicyError, "no field 'tool': it takes painter, level, "),
+        ("[tool]", PolicyError, "no field 'tool': it has painter, level, "),
         ('level = "FAST"', PolicyError, r"Policy\(level='FAST'\): it takes 'TENSOR_CORES_ONLY'"),
-        ('painter = "mincot"', PolicyError, "Did you mean 'mincut'?"),
+        ('painter = "mincot"', PolicyError, "did you mean 'mincut'?"),
         ('deny_add = "tanh"', PolicyTypeError, "a single string is not a list"),
         ("log_decisions = 1", PolicyTypeError, "it takes True or False"),
         ("ranges = 3", PolicyTypeError, "a dict of names and bounds"),

@@ -117,8 +117,8 @@ def test_a_variable_that_does_not_exist_is_logged_once(monkeypatch, caplog):
         Policy().merged_with_environment({"DUOTONE_ENABEL": "1", "DUOTONE_DENY_ADD": "exp"})
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith("environment variable DUOTONE_ENABEL: duotone has none")
-    assert "the nearest is DUOTONE_ENABLE," in first
-    assert "the nearest is DUOTONE_DENYLIST_ADD," in second
+    assert "did you mean 'DUOTONE_ENABLE'?" in first
+    assert "did you mean 'DUOTONE_DENYLIST_ADD'?" in second
 
 
 def test_every_switch_is_known():

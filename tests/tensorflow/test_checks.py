@@ -146,5 +146,5 @@ def test_names_that_do_not_exist():
     check_names(graph, "fetch", ["relu", "relu:0", "^relu"])
     with pytest.raises(GraphDefError, match=r"fetch 'relo:0'.*no node 'relo'.*mean 'relu'"):
         check_names(graph, "fetch", ["relo:0"])
-    with pytest.raises(GraphDefError, match=r"feed 'zzz': the graph has no node 'zzz'\.$"):
+    with pytest.raises(GraphDefError, match=r"feed 'zzz': .* no node 'zzz'; none is like it"):
         check_names(graph, "feed", ["zzz"])

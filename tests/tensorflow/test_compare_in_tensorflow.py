@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import math
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import duotone.tensorflow
+from conftest import IN_TENSORFLOW
 from duotone.cli.main import app
 from duotone.errors import ArgumentError, GraphDefError
 from duotone.tensorflow import files, rewrite_file
@@ -20,6 +23,15 @@ from tests.tensorflow.in_tensorflow import needs_tensorflow
 
 pytestmark = needs_tensorflow
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("file", IN_TENSORFLOW)
+def test_the_examples_run(tf, file):
+    """Where there is no TensorFlow, pytest does not collect them."""
+    del tf
+    name = file.removesuffix(".py").replace("/", ".")
+    done = doctest.testmod(importlib.import_module(name))
+    assert (done.attempted > 0, done.failed) == (True, 0)
 
 
 def written(tf, tmp_path, function, shape):

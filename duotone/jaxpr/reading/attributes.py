@@ -66,7 +66,7 @@ def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _sharded(eqn: _jax.Eqn) -> bool:
-    return any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
+    return any(has_sharded_type(var.aval) for var in eqn.invars)
 
 
 def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
@@ -216,3 +216,9 @@ _ATTRIBUTES: dict[str, _Read] = {
     "gather": _gather,
 }
 """By primitive; called once for each equation, so these functions must be cheap."""
+
+
+def has_sharded_type(aval: Any) -> bool:
+    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
+    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)

@@ -23,11 +23,20 @@ from duotone.errors import ArgumentTypeError, LeakedTracerError
 from duotone.jaxpr.modules import nnx_classes, nnx_object_in
 from duotone.jaxpr.reading.signature import describe_argument
 
-_USE = (
+USE_NNX = (
     "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), "
     "duotone.nnx.autocast(nnx.value_and_grad(...)) instead of duotone.value_and_grad(...), "
-    "duotone.nnx.explain(...) instead of duotone.explain(...)"
+    "duotone.nnx.explain(...) instead of duotone.explain(...), and duotone.nnx.blame(...) instead "
+    "of duotone.blame(...)"
 )
+"""The functions for NNX objects, for a message."""
+_NOTES = {
+    "TraceContextError": "{name} is traced. It can change an NNX object only if it takes it as an "
+    "argument: pass the object, and use duotone.nnx.autocast(...).",
+    "CallCompactUnboundModuleError": "A Linen module has no parameters of its own: pass its "
+    "`apply`, and its variables as the first argument.",
+}
+"""Remedies for errors of Flax, by the names of their classes."""
 
 
 def refuse_nnx_objects(name: str, function: Callable[..., Any], call: tuple[Any, Any]) -> None:
@@ -43,13 +52,13 @@ def refuse_nnx_objects(name: str, function: Callable[..., Any], call: tuple[Any,
     if isinstance(owner, mutable):
         raise ArgumentTypeError(
             f"{name}: the function is {_of_nnx(owner)}: its parameters would be frozen into the "
-            f"program, and its changes would be lost. {_USE}"
+            f"program, and its changes would be lost. {USE_NNX}"
         )
     if (found := nnx_object_in(call)) is not None:
         path, leaf = found
         raise ArgumentTypeError(
             f"{name}: {describe_argument(path)} is {_of_nnx(leaf)}: the function's changes to it "
-            f"would be lost. {_USE}; or pass the results of nnx.split(...)"
+            f"would be lost. {USE_NNX}; or pass the results of nnx.split(...)"
         )
 
 
@@ -104,10 +113,8 @@ def _variables_around() -> list[tuple[Any, Any]]:
 
 
 def _advise(name: str, error: Exception) -> None:
-    """Adds the remedy to Flax's own error about an NNX object that a function closes over."""
+    """Adds the remedy to one of Flax's own errors."""
     flax = sys.modules.get("flax.errors")
-    if flax is not None and isinstance(error, getattr(flax, "TraceContextError", ())):
-        error.add_note(
-            f"{name} is traced. It can change an NNX object only if it takes it as an argument: "
-            "pass the object, and use duotone.nnx.autocast(...)."
-        )
+    for kind, note in _NOTES.items():
+        if isinstance(error, getattr(flax, kind, ())):
+            error.add_note(note.format(name=name))

@@ -33,9 +33,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from duotone import _jax
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
+from duotone.jaxpr.reading.attributes import has_sharded_type
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.rules.bilinear import aval_of_linear, bilinear
 from duotone.jaxpr.rules.expressions import evaluate
@@ -63,7 +63,7 @@ def takes_rows(*operands: Any) -> bool:
         aval = jax.typeof(operand)
         if not all(type(size) is int and size > 0 for size in aval.shape):
             return False
-        if _jax.has_sharded_type(aval):
+        if has_sharded_type(aval):
             return False
     return True
 

@@ -81,6 +81,13 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
     return call
 
 
+def add_once(error: FloatingPointError, note: str) -> None:
+    """Adds a note and :func:`duotone.blame` to an error of ``jax_debug_nans``, the first time."""
+    remedy = "duotone.blame compares every value with float32 and says what to keep full"
+    if not any(remedy in added for added in getattr(error, "__notes__", ())):
+        error.add_note(f"{note}; {remedy}" if note else remedy)
+
+
 def function_name(jaxpr: _jax.ClosedJaxpr) -> str:
     """Returns the name of the function that a jaxpr was traced from; empty if unknown."""
     info = getattr(_jax.open_jaxpr(jaxpr), "debug_info", None)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
+from duotone.jaxpr.reading.attributes import has_sharded_type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ def _mapped(
 ) -> Passes:
     """Returns the passes of a program that is mapped over dimensions of its operands."""
     types = tuple(map(jax.typeof, operands))
-    sharded = any(map(_jax.has_sharded_type, types))
+    sharded = any(map(has_sharded_type, types))
     key = dims, size, types if sharded else ()
     if key not in passes.mapped:  # JAX keeps a compiled program for each value of a parameter
         passes.mapped[key] = _map(passes, dims, size, types if sharded else None)

@@ -61,7 +61,7 @@ def match(node: Node, view: View) -> Optimization | None:
     short = [dot for dot, _ in terms if not view.computes_half(dot)]
     if any(length * math.prod(sizes_of(dot)[2:3]) < SHORTEST for dot in short):
         return None
-    if length * read > _LITTLE * carried.size and not _fits(node, view):
+    if length * read > _LITTLE * carried.size and node.body not in view.once(_roomy):
         return None
     write = Expression()
     total = write("start")
@@ -96,15 +96,20 @@ def _terms(node: Node, view: View) -> list[_Term]:
     return terms if carried == 1 else []
 
 
-def _fits(node: Node, view: View) -> bool:
-    """Checks if the stacks of all sums of a loop are no larger than the slices that it reads."""
-    loop = [other for other in view.graph.having(Trait.CARRIES) if other.body == node.body]
-    loop = [other for other in loop if Trait.SUMS in other.traits]
-    dots = [dot for other in loop for dot, _ in _terms(other, view)]
-    read = {value for dot in dots for value in dot.inputs}
-    slices = view.graph.having(Trait.ITERATES)
-    sliced = {other.outputs[0] for other in slices if other.body == node.body}
-    return _size(view, read - sliced) <= _size(view, sliced)
+def _roomy(view: View) -> frozenset[int]:
+    """Returns the loops in which the stacks of all sums are no larger than the slices they read."""
+    read: dict[int, set[int]] = {}
+    for node in view.graph.having(Trait.CARRIES):
+        if Trait.SUMS in node.traits:
+            dots = [dot for dot, _ in _terms(node, view)]
+            read.setdefault(node.body, set()).update(value for dot in dots for value in dot.inputs)
+    sliced: dict[int, set[int]] = {body: set() for body in read}
+    for node in view.graph.having(Trait.ITERATES):
+        if node.body in sliced:
+            sliced[node.body].add(node.outputs[0])
+    return frozenset(
+        body for body in read if _size(view, read[body] - sliced[body]) <= _size(view, sliced[body])
+    )
 
 
 def _may_be_half(dot: Node, view: View) -> bool:

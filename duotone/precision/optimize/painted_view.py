@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.precision.classify.classes import Classes
 from duotone.precision.levels import Levels, find_levels
 from duotone.precision.painters.painting import Painting
 from duotone.precision.ranges.interval import Known
+
+T = TypeVar("T")
 
 
 class View:
@@ -35,12 +37,19 @@ class View:
         self.classes = classes
         self.painting = painting
         self.known = known
+        self._found: dict[Callable[..., Any], Any] = {}
 
     def repainted(self, painting: Painting) -> Self:
         """Returns the same program in other precisions."""
         found = copy.copy(self)
-        found.painting = painting
+        found.painting, found._found = painting, {}
         return found
+
+    def once(self, find: Callable[[Self], T]) -> T:
+        """Returns the result of a function of this program and its painting; calls it once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        return self._found[find]
 
     @functools.cached_property
     def levels(self) -> Levels:
