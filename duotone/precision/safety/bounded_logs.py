@@ -6,7 +6,9 @@ a distance and a number  ``log(c + k * (x - y)**2)``, the slope in the differenc
                          ``sqrt(k / c)``: the losses of Cauchy and Student, and t-SNE
 =======================  ==========================================================================
 
-Both slopes must be at most 1. Spectra look alike, so the value must be a prediction:
+Both slopes must be at most 1, where k and c are constants. A network may predict them too, by an
+activation or an exponential: they count as 1 (an evidential loss, a Student loss with predicted
+degrees of freedom). Spectra look alike, so the value must be a prediction:
 
 - A value that reads a power, ``(s @ cos)**2 + (s @ sin)**2``, spans many decades.
 - The difference of two dots is one dot of two signals: the real part of a Fourier transform. Only
@@ -36,6 +38,7 @@ ARITHMETIC = frozenset(
 )
 """Traits of what a relative error passes on the way to a logarithm or a root, in every walk."""
 _TO_POWERS = ARITHMETIC | {Trait.RAISES, Trait.ROOTS, Trait.LINEAR}
+_PASSES = _TO_POWERS | {Trait.CARRIES, Trait.CONVERTS, Trait.CONTRACTS}
 
 
 class BoundedLogs(Dots):
@@ -44,14 +47,32 @@ class BoundedLogs(Dots):
     def ends(self, node: Node) -> bool:
         """Checks if the logarithm of a node's result has a slope of at most 1."""
         return self._is_squareplus(node) or any(
-            (constant := self.graph.values[other].constant) is not None
-            and self._is_distance(value, constant.low)
+            (factor := self._distance(value)) is not None and factor <= self._least(other)
             for value, other in _terms(node)
         )
 
+    def _least(self, value: int) -> float:
+        """Returns the lower bound of a constant, 1 for a predicted scale, and 0 for the rest."""
+        constant = self.graph.values[value].constant
+        return float(self._is_predicted(value)) if constant is None else constant.low
+
+    def _is_predicted(self, value: int) -> bool:
+        """Checks for a result of dots of which an activation or an exponential makes a scale."""
+        queue = [value] if value in self._made else []
+        for found in queue:
+            node = self.maker(found)
+            if node is None or not passes(node, self.graph) or self._is_squareplus(node):
+                continue
+            if self.classes.is_dot(node):
+                return False
+            queue += set(node.inputs).difference(queue)
+        return bool(queue)
+
     def adds_one(self, logarithm: Node) -> bool:
         """Checks for ``log1p(k * (x - y)**2)`` with a constant k of at most 1."""
-        return Trait.ADDS_ONE in logarithm.traits and self._is_distance(logarithm.inputs[0], 1.0)
+        return Trait.ADDS_ONE in logarithm.traits and (
+            (factor := self._distance(logarithm.inputs[0])) is not None and factor <= 1.0
+        )
 
     def _is_squareplus(self, node: Node) -> bool:
         """Checks for ``x + sqrt(x * x + c)`` with a constant c of at least 1."""
@@ -71,8 +92,8 @@ class BoundedLogs(Dots):
             for root in self.makers((value,))
         )
 
-    def _is_distance(self, value: int, most: float) -> bool:
-        """Checks for ``k * (x - y)**2``, or sums of it, with a constant k of 0 to `most`."""
+    def _distance(self, value: int) -> float | None:
+        """Returns the k of ``k * (x - y)**2``, or of sums of it; ``None`` for another value."""
         factor = 1.0
         while (node := self.maker(value)) is not None and not _is_square(node):
             if (scaled := self._scaled(node)) is not None:
@@ -80,31 +101,29 @@ class BoundedLogs(Dots):
             elif len(node.inputs) == 1 and _moves_or_sums(node):
                 value = node.inputs[0]
             else:
-                return False
+                return None
         if node is None:
-            return False
+            return None
         value = node.inputs[0]
         while (node := self.maker(value)) is not None and Trait.SUBTRACTS not in node.traits:
-            if (scaled := self._scaled(node)) is not None:
-                value, factor = scaled[0], factor * scaled[1] ** 2
-            elif Trait.DIVIDES in node.traits and node.inputs[1] in self._made:
-                value = node.inputs[0]  # divided by the scale that a network predicts
-            else:
-                return False
-        return node is not None and factor <= most and self._is_apart(node)
+            if (scaled := self._scaled(node)) is None:
+                return None
+            value, factor = scaled[0], factor * scaled[1] ** 2
+        return factor if node is not None and self._is_apart(node) else None
 
     def _scaled(self, node: Node) -> tuple[int, float] | None:
-        """Returns the value that a node scales by a positive constant, and this constant."""
+        """Returns the value that a node scales, and by which constant; by 1 if it is predicted."""
         if not scales(node):
             return None
         for value, other in (node.inputs, node.inputs[::-1]):
-            constant = self.graph.values[other].constant
-            if constant is None or constant.low <= 0.0:
+            divides = Trait.DIVIDES in node.traits
+            if divides and value != node.inputs[0]:
                 continue
-            if Trait.DIVIDES not in node.traits:
-                return value, constant.high
-            if value == node.inputs[0]:
-                return value, 1.0 / constant.low
+            constant = self.graph.values[other].constant
+            if constant is not None and constant.low > 0.0:
+                return value, 1.0 / constant.low if divides else constant.high
+            if constant is None and self._is_predicted(other):
+                return value, 1.0
         return None
 
     def _is_apart(self, difference: Node) -> bool:
@@ -161,6 +180,34 @@ def is_activation(node: Node, graph: Graph) -> bool:
     bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
     guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
     return Trait.ACTIVATION in node.traits and not guards
+
+
+def passes(node: Node, graph: Graph) -> bool:
+    """Checks if a relative error of an operand may be one of the result, in a filter or a power."""
+    if is_activation(node, graph):
+        return False
+    if Trait.CHOOSES in node.traits and _is_piecewise(node, graph):
+        return False
+    return not node.traits.isdisjoint(_PASSES)
+
+
+def _is_piecewise(choice: Node, graph: Graph) -> bool:
+    """Checks if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
+    queue = list(choice.inputs[1:])
+    for value in queue:
+        producer = graph.values[value].producer
+        if producer < 0:
+            continue
+        node = graph.nodes[producer]
+        if is_activation(node, graph):
+            return True
+        if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
+            queue += set(node.inputs).difference(queue)
+    return False
+
+
+_PIECES = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES})
+_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.INDEXES})
 
 
 def _moves_or_sums(node: Node) -> bool:
