@@ -232,9 +232,9 @@ def student_predicted(w: Any, w2: Any, u: Any, x: Any) -> Any:
 
 def evidential(w: Any, w2: Any, u: Any, x: Any) -> Any:
     """Deep evidential regression: https://arxiv.org/abs/1910.02600, equation 8."""
-    h = jax.nn.relu(x @ w)
-    m, v = h @ w2, jax.nn.softplus(h @ u) + 1e-6
-    a, b = jnp.exp(h @ u[::-1]) + 1, jax.nn.softplus(h @ w2[::-1]) + 1e-6
+    head = jnp.concatenate([w2, u, w2[::-1], u[::-1]], 1)
+    m, v, a, b = jnp.split(jax.nn.relu(x @ w) @ head, 4, -1)
+    v, a, b = jax.nn.softplus(v) + 1e-6, jnp.exp(a) + 1, jax.nn.softplus(b) + 1e-6
     omega = 2 * b * (1 + v)
     return jnp.mean(
         (a + 0.5) * jnp.log((x - m) ** 2 * v + omega)

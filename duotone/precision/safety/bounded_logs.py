@@ -6,9 +6,10 @@ a distance and a number  ``log(c + k * (x - y)**2)``, the slope in the differenc
                          ``sqrt(k / c)``: the losses of Cauchy and Student, and t-SNE
 =======================  ==========================================================================
 
-Both slopes must be at most 1, where k and c are constants. A network may predict them too, by an
-activation or an exponential: they count as 1 (an evidential loss, a Student loss with predicted
-degrees of freedom). Spectra look alike, so the value must be a prediction:
+Both slopes must be at most 1, where k and c are constants. A network may predict k and c, or they
+may be parameters, by an activation or an exponential: they count as 1 (an evidential loss, a
+Student loss with predicted degrees of freedom, a robust loss that learns its scale). Spectra look
+alike, so the value must be a prediction:
 
 - A value that reads a power, ``(s @ cos)**2 + (s @ sin)**2``, spans many decades.
 - The difference of two dots is one dot of two signals: the real part of a Fourier transform. Only
@@ -20,7 +21,7 @@ from __future__ import annotations
 import functools
 
 from duotone.graph.graph import Graph, Node
-from duotone.graph.terms import following, moved, scales
+from duotone.graph.terms import following, scales
 from duotone.ops.traits import Trait
 from duotone.precision.safety.dot_operands import Dots
 
@@ -39,6 +40,8 @@ ARITHMETIC = frozenset(
 """Traits of what a relative error passes on the way to a logarithm or a root, in every walk."""
 _TO_POWERS = ARITHMETIC | {Trait.RAISES, Trait.ROOTS, Trait.LINEAR}
 _PASSES = _TO_POWERS | {Trait.CARRIES, Trait.CONVERTS, Trait.CONTRACTS}
+_SCALES = frozenset({Trait.ACTIVATION, Trait.EXPONENTIAL, Trait.CHOOSES, Trait.ADDS})
+"""Traits of the last operation that makes a positive scale; a squareplus ends with a sum."""
 
 
 class BoundedLogs(Dots):
@@ -57,16 +60,19 @@ class BoundedLogs(Dots):
         return float(self._is_predicted(value)) if constant is None else constant.low
 
     def _is_predicted(self, value: int) -> bool:
-        """Checks for a result of dots of which an activation or an exponential makes a scale."""
-        queue = [value] if value in self._made else []
-        for found in queue:
-            node = self.maker(found)
-            if node is None or not passes(node, self.graph) or self._is_squareplus(node):
+        """Checks for a scale that an activation or an exponential made, with no dot after it."""
+        queue, found = [value], False
+        for index in queue:
+            node = self.maker(index)
+            if node is None:
+                continue
+            if not passes(node, self.graph) or self._is_squareplus(node):
+                found = found or not node.traits.isdisjoint(_SCALES)
                 continue
             if self.classes.is_dot(node):
                 return False
             queue += set(node.inputs).difference(queue)
-        return bool(queue)
+        return found
 
     def adds_one(self, logarithm: Node) -> bool:
         """Checks for ``log1p(k * (x - y)**2)`` with a constant k of at most 1."""
@@ -128,8 +134,8 @@ class BoundedLogs(Dots):
 
     def _is_apart(self, difference: Node) -> bool:
         """Checks for a prediction and a target of its size, or for pairs of one value."""
-        one, other = difference.inputs
-        if moved(self.graph, one).size != moved(self.graph, other).size:
+        one, other = (self.graph.values[self._whole(v)] for v in difference.inputs)
+        if one.size != other.size:
             return False
         predictions = [value for value in difference.inputs if value in self._made]
         if len(predictions) == 2 and not self._are_pairs(difference):

@@ -13,7 +13,8 @@ different weights in each iteration.
                 carry again,
                 no activation reads a value that follows from the carry (by its trait in the table,
                 so an undescribed operation is none), and
-                no operation on the way multiplies with an array of each iteration
+                no operation on the way multiplies with an array of each iteration, or with one
+                that an activation of another carry made (the tangents of a network in a loop)
 
 A value also follows from a carry if the carry chooses it. The centres of k-means determine the
 nearest centre of each point, which determines the next centres. Two kinds of bounds are not
@@ -72,7 +73,10 @@ class _Loop:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
         slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
-        self._of_each = self._reach(slices, self._readers) | slices
+        carried = self._reach((n.index for n in nodes if is_state(n)), self._readers)
+        smooth = (index for index in carried if Trait.BOUNDS not in self._nodes[index].traits)
+        begins = slices.union(filter(self._is_activation, smooth))
+        self._of_each = self._reach(begins, self._readers) | begins
 
     def denied(self) -> set[int]:
         """Returns the nodes of this loop that must be full."""
@@ -125,7 +129,7 @@ class _Loop:
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """Checks if an array of each iteration multiplies a value on the way, or chooses it."""
+        """Checks if such an array multiplies a value on the way, or chooses it."""
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
