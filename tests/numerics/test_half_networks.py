@@ -223,6 +223,28 @@ def student(w: Any, w2: Any, u: Any, x: Any) -> Any:
     return jnp.mean(2 * jnp.log(1 + z**2 / 3))
 
 
+def student_predicted(w: Any, w2: Any, u: Any, x: Any) -> Any:
+    """The network predicts the degrees of freedom as well."""
+    h = jax.nn.relu(x @ w)
+    m, nu = h @ w2, 2 + jax.nn.softplus(h @ u)
+    return jnp.mean((nu + 1) / 2 * jnp.log1p((x - m) ** 2 / nu))
+
+
+def evidential(w: Any, w2: Any, u: Any, x: Any) -> Any:
+    """Deep evidential regression: https://arxiv.org/abs/1910.02600, equation 8."""
+    head = jnp.concatenate([w2, u, w2[::-1], u[::-1]], 1)
+    m, v, a, b = jnp.split(jax.nn.relu(x @ w) @ head, 4, -1)
+    v, a, b = jax.nn.softplus(v) + 1e-6, jnp.exp(a) + 1, jax.nn.softplus(b) + 1e-6
+    omega = 2 * b * (1 + v)
+    return jnp.mean(
+        (a + 0.5) * jnp.log((x - m) ** 2 * v + omega)
+        - a * jnp.log(omega)
+        - 0.5 * jnp.log(v)
+        + jax.lax.lgamma(a)
+        - jax.lax.lgamma(a + 0.5)
+    )
+
+
 def student_neighbours(w: Any, w2: Any, x: Any) -> Any:
     h = jax.nn.relu(x @ w) @ w2
     return -jnp.mean(jnp.log(1 / (1 + jnp.sum((h[:, None] - h[None]) ** 2, -1))))
@@ -480,6 +502,8 @@ NETWORKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
     "gaussian squareplus": (gaussian_squareplus, (W, W2, U, X), True),
     "cauchy": (cauchy, (W, W2, X), True),
     "student": (student, (W, W2, U, X), True),
+    "student predicted": (student_predicted, (W, W2, U, X), True),
+    "evidential": (evidential, (W, W2, U, X), True),
     "student neighbours": (student_neighbours, (W, W2, X), True),
     "gaussian logvar": (gaussian_logvar, (W, W2, U, X), True),
     "gaussian mse": (gaussian_mse, (W, W2, X), True),
@@ -552,6 +576,12 @@ SPECTRA: dict[str, Callable[..., Any]] = {
     "a power and its target": lambda w, u, x: jnp.log1p(((x @ w) ** 2 - x) ** 2),
     "steep inside": lambda w, u, x: jnp.log1p(((x @ w - jnp.tanh(x)) / 0.01) ** 2),
     "steep by a root": lambda w, u, x: jnp.log1p(((x @ w - jnp.tanh(x)) / jnp.sqrt(1e-6)) ** 2),
+    "steep, predicted": lambda w, u, x: of(
+        x @ w, lambda h: jnp.log(jax.nn.softplus(h) + 1e4 * (h - jnp.tanh(x)) ** 2)
+    ),
+    "a square and a scale": lambda w, u, x: of(x @ w, lambda h: jnp.log(h**2 + jax.nn.softplus(h))),
+    "a distance and a dot": lambda w, u, x: jnp.log((x @ w - jnp.tanh(x)) ** 2 + x @ u),
+    "a distance by a dot": lambda w, u, x: jnp.log1p((x @ w - jnp.tanh(x)) ** 2 / (x @ u)),
     "the other sign": lambda w, u, x: jnp.log(-((x @ w - jnp.tanh(x)) ** 2) + 1.0),
     "steep squareplus": lambda w, u, x: of(x @ w, lambda h: jnp.log(h + jnp.sqrt(h * h + 1e-4))),
     "squareplus of a power": lambda w, u, x: jnp.log(jax.nn.squareplus((x @ w) ** 2)),

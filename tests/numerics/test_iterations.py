@@ -258,6 +258,15 @@ def trained(w: Any, u: Any, x: Any) -> Any:
     return jax.tree.reduce(lambda a, b: a + b.sum(), lax.scan(step, (w, u), None, 10)[0], 0.0)
 
 
+def tangents(w: Any, x: Any) -> Any:
+    """A loop without inputs: an activation of the state scales its tangent in each iteration."""
+
+    def moved(w: Any) -> Any:
+        return lax.scan(lambda h, _: (h + 0.1 * jnp.tanh(h @ w), None), x, None, 8)[0].sum()
+
+    return jax.jvp(moved, (w,), (w / 10,))[1]
+
+
 WIDE, SEEN = _normal(24, 96) / 5, _normal(6, 8, 24)
 NETWORKS = {
     "recurrent": (recurrent, (DENSE / 5, DENSE / 5, SEEN)),
@@ -265,6 +274,7 @@ NETWORKS = {
     "gated": (gated, (WIDE, WIDE, SEEN)),
     "layered": (layered, (np.stack([DENSE / 5] * 6), SEEN[0])),
     "recomputed": (recomputed, (np.stack([DENSE / 5] * 6), SEEN[0])),
+    "tangents": (tangents, (DENSE / 5, SEEN[0])),
     "trained": (trained, (DENSE / 5, DENSE / 5, SEEN)),
 }
 

@@ -86,7 +86,22 @@ def corners(w: Any, x: Any) -> Any:
     return 64 * jnp.concatenate([centres - sizes / 2, centres + sizes / 2], axis=-1)
 
 
-PROGRAMS = [central, second, neighbours, fluxes, two_points, gradient, laplacian, in_a_loop]
+def joined(w: Any, x: Any) -> Any:
+    """The results of two calls of the network, next to each other on the last axis."""
+    calls = [jnp.tanh(jnp.tanh(p @ w) @ w.T) @ w[:, :1] for p in (x + STEP, x - STEP)]
+    values = jnp.concatenate(calls, -1)
+    return (values[:, :1] - values[:, 1:]) / (2 * STEP)
+
+
+def areas(w: Any, x: Any) -> Any:
+    """The areas of boxes in pixels; the network predicts classes as well."""
+    features = jnp.tanh(x @ w) @ w
+    centres, sizes = jnp.split(jax.nn.sigmoid(features[:, :4]), 2, -1)
+    boxes = 64 * jnp.concatenate([centres - sizes / 2, centres + sizes / 2], -1)
+    return jnp.prod(boxes[:, 2:] - boxes[:, :2], -1) / 4096 + jnp.tanh(features[:, 4:]).mean()
+
+
+PROGRAMS = [central, second, neighbours, fluxes, two_points, joined, gradient, laplacian, in_a_loop]
 
 
 def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +136,7 @@ def test_what_both_sides_read_stays_half(half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("function", [thresholds, corners])
+@pytest.mark.parametrize("function", [thresholds, corners, areas])
 def test_parts_and_functions_of_one_result_are_as_exact_as_its_dots(
     function: Callable[..., Any], half: str
 ) -> None:
@@ -150,6 +165,7 @@ def explained(function: Callable[..., Any], half: str = "bfloat16") -> Any:
         pytest.param(lambda w, x: (network(w, x + 1) - network(w, x)) / 1.0, id="large step"),
         pytest.param(lambda w, x: thresholds(w, x).mean(), id="thresholds"),
         pytest.param(corners, id="corners"),
+        pytest.param(areas, id="areas"),
     ],
 )
 def test_what_only_looks_like_a_quotient_stays_half(function: Callable[..., Any]) -> None:

@@ -8,6 +8,8 @@ adds to the result of the iterations before. In bfloat16 a term of 1/512 of the 
 all, and after many iterations the result is entirely wrong. Such a carry is denied if
 
 - nothing but the sum reads it (the result of an attention in blocks), or
+- a comparison with a constant decides what is added next (a probability of halting, the potential
+  of a neuron), or
 - a single number scales the new term or the old sum (a step size, a decay), or
 - the largest or least of several sums goes on (the scores of a best path), or
 - the loop runs often (:data:`LONG`), or as often as its condition says.
@@ -33,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
-from duotone.graph.reach import Walk
+from duotone.graph.reach import Walk, follow
 from duotone.graph.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -131,9 +133,9 @@ class _Loop:
         found: list[Node] = []
         for carry in self.carries:
             if all(self.graph.values[value].paintable for value in carry.outputs):
-                added, scaled, alone = self._follow(carry)
+                added, scaled, closed = self._follow(carry)
                 stepped = moved(self.graph, carry.inputs[1]).producer in steps
-                if stepped or (added and (alone or (not layers and (often or scaled)))):
+                if stepped or (added and (closed or (not layers and (often or scaled)))):
                     found.append(carry)
         return found
 
@@ -158,11 +160,11 @@ class _Loop:
         Returns:
             Three booleans: something is added to the carry or multiplies it on the way; a single
             number scales the carry or the addend, or an extremum picks sums; nothing else reads the
-            carry.
+            carry, or a comparison of it with a constant that decides on its next value.
         """
-        queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
+        queue: list[tuple[int, bool, bool, bool]] = [(carry.outputs[0], False, False, False)]
         seen = set(queue)
-        added, scaled, alone = False, False, True
+        added, scaled, alone, decided = False, False, True, set[int]()
         while queue:
             value, *was = queue.pop()
             for index, slot in self.graph.consumers[value]:
@@ -171,18 +173,26 @@ class _Loop:
                     if slot == 1 and was[0]:
                         added, scaled = True, scaled or was[1]
                     continue
+                against = any(self._is_nonzero(v) for v in node.inputs)
+                if Trait.DECIDES in node.traits and (was[2] or against):
+                    decided.update(node.outputs)
                 step = self._step(node, slot)
                 if step is None:
                     alone = False
                     continue
-                now = was[0] or step[0], was[1] or step[1]
+                now = was[0] or step[0], was[1] or step[1], was[2] or (step[0] and against)
                 for output in node.outputs:
                     if self.graph.values[output].body in self.bodies:
                         state = (output, *now)
                         if state not in seen:
                             seen.add(state)
                             queue.append(state)
-        return added, scaled, alone
+        decides = bool(decided) and follow(self.graph, carry.inputs[1:], decided)
+        return added, scaled, alone or decides
+
+    def _is_nonzero(self, value: int) -> bool:
+        constant = self.graph.values[value].constant
+        return constant is not None and constant.high > 0.0
 
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
         """Tells if a node on the way of a sum changes it, and if a single number or a choice does.

@@ -13,7 +13,8 @@ different weights in each iteration.
                 carry again,
                 no activation reads a value that follows from the carry (by its trait in the table,
                 so an undescribed operation is none), and
-                no operation on the way multiplies with an array of each iteration
+                no operation on the way multiplies with an array of each iteration, or with one
+                that an activation of another carry made (the tangents of a network in a loop)
 
 A value also follows from a carry if the carry chooses it. The centres of k-means determine the
 nearest centre of each point, which determines the next centres. Two kinds of bounds are not
@@ -74,7 +75,11 @@ class _Loop:
         self._after = {node.index: [*readers(graph, node)] for node in nodes}
         self._before = {n.index: [graph.values[v].producer for v in n.inputs] for n in nodes}
         slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
-        self._of_each = reach(slices, self._after, self._nodes.__contains__) | slices
+        known = self._nodes.__contains__
+        carried = reach((n.index for n in nodes if is_state(n)), self._after, known)
+        smooth = (index for index in carried if Trait.BOUNDS not in self._nodes[index].traits)
+        begins = slices.union(filter(self._is_activation, smooth))
+        self._of_each = reach(begins, self._after, known) | begins
 
     def denied(self) -> set[int]:
         """Returns the nodes of this loop that must be full."""
@@ -127,7 +132,7 @@ class _Loop:
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """Checks if an array of each iteration multiplies a value on the way, or chooses it."""
+        """Checks if such an array multiplies a value on the way, or chooses it."""
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]

@@ -23,14 +23,14 @@ itself (``diag(x @ x.T)``), is denied if a root reads it through moves, sums and
 
 from __future__ import annotations
 
-from duotone.graph.graph import Graph, Node
+from duotone.graph.graph import Node
 from duotone.graph.reach import Walk
 from duotone.ops.entries import Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
-from duotone.precision.safety.bounded_logs import ARITHMETIC, BoundedLogs, is_activation
+from duotone.precision.safety.bounded_logs import ARITHMETIC, BoundedLogs, is_activation, passes
 from duotone.precision.safety.dot_operands import Dots
 
 _REASON = "a logarithm reads its result, or its power: a relative error counts"
@@ -38,13 +38,6 @@ _ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
 _GRADIENT = "a gradient of such a dot: it was divided by the power"
 _NUMBERS = ("float", "bfloat", "complex")
 _TO_ROOTS = ARITHMETIC | {Trait.CARRIES}
-_PASSES = _TO_ROOTS | {
-    Trait.CONVERTS,
-    Trait.RAISES,
-    Trait.ROOTS,
-    Trait.CONTRACTS,
-    Trait.LINEAR,
-}
 
 
 def keep_log_powers(classes: Classes, background: Background) -> Classes:
@@ -63,7 +56,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
     walk = Walk(graph, (v for node in logarithms for v in node.inputs))
     denied: dict[int, str] = {}
     for value, node in walk:
-        if value.is_one or not _passes(node, graph) or bounded.ends(node):
+        if value.is_one or not passes(node, graph) or bounded.ends(node):
             continue
         if classes.is_dot(node):
             denied[node.index] = _REASON
@@ -95,27 +88,3 @@ _RECIPROCAL = frozenset({Trait.RAISES, Trait.POLE})
 
 def _is_root(node: Node) -> bool:
     return _ROOTS in node.traits or node.traits >= _RECIPROCAL
-
-
-def _passes(node: Node, graph: Graph) -> bool:
-    """Checks if a relative error of an operand may be one of the result, in a filter or a power."""
-    if is_activation(node, graph):
-        return False
-    if Trait.CHOOSES in node.traits and _is_piecewise(node, graph):
-        return False
-    return not node.traits.isdisjoint(_PASSES)
-
-
-def _is_piecewise(choice: Node, graph: Graph) -> bool:
-    """Checks if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
-    walk = Walk(graph, choice.inputs[1:])
-    for _, node in walk:
-        if is_activation(node, graph):
-            return True
-        if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
-            walk.to(node.inputs)
-    return False
-
-
-_PIECES = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES})
-_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.INDEXES})

@@ -19,7 +19,8 @@ is a loss as well.
 
 Dots upstream of both samples are denied for neighbours on a grid only: where one side moves
 elements of a value that the other side reads too. Otherwise their rounding is the same on both
-sides, and cancels. A dot's few features are no neighbours: ``(centre - size / 2) * 640``.
+sides, and cancels. A dot's few features, or few of many, are no neighbours:
+``(centre - size / 2) * 640``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from duotone.graph.graph import Graph, Node
+from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.reach import Walk
 from duotone.graph.terms import kept, scales, subtracts
 from duotone.ops.entries import Taint
@@ -151,22 +152,40 @@ def _unmoved(dots: Dots, value: int) -> int:
 
 
 def _is_coordinate(dots: Dots, node: Node) -> bool:
-    """Checks if a node picks some of a dot's few features, as the centre or the size of a box."""
+    """Checks if a node picks some of a dot's features, as the centre or the size of a box.
+
+    The dot may have many more features (the classes of a detector), of which few were picked. They
+    may be joined again, as corners are, but not with those of another dot: it may be a sample.
+    """
     values = dots.graph.values
     *outer, last = (node.inputs and values[node.inputs[0]].shape) or (None,)
-    if Trait.MOVES not in node.traits or Trait.PARTS in node.traits:
+    if Trait.MOVES not in node.traits or Trait.PARTS in node.traits or not isinstance(last, int):
         return False
-    if not isinstance(last, int) or last >= _FEATURES:
-        return False
-    picked = [tuple(outer), *((*outer, side) for side in range(1, last))]
+    sides = range(1, last) if last < _FEATURES else range(2, min(_FEATURES, last // 2 + 1))
+    picked = [tuple(outer), *((*outer, side) for side in sides)][last >= _FEATURES :]
     if any(values[v].shape not in picked for v in node.outputs):
         return False
-    walk = Walk(dots.graph, node.inputs[:1])
-    for _, made in walk:
+    joined, found, walk = False, set[int](), Walk(dots.graph, node.inputs[:1])
+    for value, made in walk:
         if dots.classes.is_dot(made):
-            return True
-        walk.to(v for v in made.inputs if values[v].shape[-1:] == (last,))
-    return False
+            found.add(made.index)
+        else:
+            read = [v for v in made.inputs if _has_features(made, values[v], value)]
+            joined = joined or (Trait.PARTS in made.traits and bool(read))
+            walk.to(read)
+    return len(found) == 1 if joined else bool(found)
+
+
+def _has_features(node: Node, operand: Value, result: Value) -> bool:
+    """Checks if an operand has the features of a result, parts of them, or more of them."""
+    one, other = operand.shape, result.shape
+    if one[-1:] == other[-1:]:
+        return True
+    if not one or not other or not isinstance(one[-1], int) or not isinstance(other[-1], int):
+        return False
+    if Trait.PARTS in node.traits:
+        return one[-1] < other[-1] < _FEATURES
+    return Trait.MOVES in node.traits and one[:-1] == other[:-1] and one[-1] > other[-1]
 
 
 def _same_computation(dots: Dots, one: int, other: int) -> bool:
