@@ -34,6 +34,7 @@ from typing import Any
 import jax
 
 from duotone._files import write_atomically
+from duotone._version import __version__
 from duotone.errors import WriteError
 from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.graph.magnitude import Magnitude
@@ -112,8 +113,8 @@ def key_of(
 
 @functools.cache
 def _code() -> bytes:
-    """Returns a digest of Python's version and of the source code that decides."""
-    digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    """Returns a digest of the versions of Python and duotone, and of the code that decides."""
+    digest = hashlib.sha256(repr((sys.version_info[:2], __version__)).encode())
     root = Path(__file__).parents[1]
     for path in sorted(path for folder in DECIDING for path in (root / folder).rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode())
