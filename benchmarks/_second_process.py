@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,9 +23,8 @@ from benchmarks._common import Bar, in_a_process, medians, seconds, table
 from benchmarks._deep_nets import FORMS, unrolled_gpt, unrolled_net
 
 MOST = 1.3
-CHILDREN = 3
-"""Children of each form that find its program in the cache."""
-LAYERS = (12, 48)
+CHILDREN = {12: 7, 48: 3}
+"""By layers: children of each form that find its program in the cache."""
 
 
 def load(form: str, layers: int, folder: str) -> dict[str, Any]:
@@ -46,9 +45,9 @@ def load(form: str, layers: int, folder: str) -> dict[str, Any]:
     return {"seconds": spent, "found": "/jax/compilation_cache/cache_hits" in events}
 
 
-def measure(layers: Sequence[int], children: int) -> tuple[list[Bar], str, dict[str, Any]]:
-    """Returns limits, a table and data for these numbers of layers."""
-    spent = {count: _medians(count, children) for count in layers}
+def measure(children: Mapping[int, int]) -> tuple[list[Bar], str, dict[str, Any]]:
+    """Returns limits, a table and data, for numbers of children by layers."""
+    spent = {layers: _medians(layers, count) for layers, count in children.items()}
     rows, bars = [], []
     for name, (_, base, _) in FORMS.items():
         rows.append([name, *[found[name] for found in spent.values()]])
@@ -59,7 +58,7 @@ def measure(layers: Sequence[int], children: int) -> tuple[list[Bar], str, dict[
                 Bar(f"second process, {name}, {count} layers", ratio, MOST, f"times {base}")
                 for count, ratio in ratios.items()
             ]
-    head = ["second process: processor seconds until loaded", *map(str, layers)]
+    head = ["second process: processor seconds until loaded", *map(str, children)]
     return bars, table(head, rows), {str(count): found for count, found in spent.items()}
 
 

@@ -213,8 +213,7 @@ def measure(
         bars += found
         texts.append(text)
     if second:
-        numbers, children = _second_process.LAYERS, _second_process.CHILDREN
-        found, text, data["second"] = _second_process.measure(numbers, children)
+        found, text, data["second"] = _second_process.measure(_second_process.CHILDREN)
         bars += found
         texts.append(text)
     return bars, texts, data

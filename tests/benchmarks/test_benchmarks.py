@@ -95,7 +95,7 @@ def test_first_lowering_by_layers():
 
 @pytest.mark.slow
 def test_second_processes_find_their_programs():
-    bars, text, data = _second_process.measure([1], children=1)
+    bars, text, data = _second_process.measure({1: 1})
     assert len(bars) == 4
     assert set(data["1"]) == set(_deep_nets.FORMS)
     assert "over float32, Adam" in text
