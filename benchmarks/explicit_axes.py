@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from rich.progress import track
 
 import duotone
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, table, take_no_options, write
 from duotone.errors import MissingExtraError
 
 QUESTION = "Does a step with explicit mesh axes move as few bytes as one with automatic axes?"
@@ -133,6 +133,7 @@ def result_of(figures: dict[str, dict[str, int]]) -> Result:
 
 def main() -> None:
     """Compiles all and writes the table."""
+    take_no_options(QUESTION)
     jobs = [(axes, form) for form in FORMS for axes in AXES]
     try:
         figures = {"/".join(job): moved(*job) for job in track(jobs, "compiling")}
