@@ -33,17 +33,14 @@ _MOST_OVER_AUTOMATIC, _MOST_OVER_HAND = 1.02, 0.95
 P = PartitionSpec
 
 
-def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
-    centred = x - jnp.mean(x, -1, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5) * scale
-
-
 def _loss(mesh: AbstractMesh, dtype: str) -> Callable[[Any, Any], jax.Array]:
     """A GPT's loss whose dots compute in a dtype."""
     place = NamedSharding(mesh, P("data")) if AxisType.Explicit in mesh.axis_types else None
 
     def norm(x: jax.Array, scale: jax.Array) -> jax.Array:
-        return _norm(x.astype("float32"), scale).astype(dtype)
+        x = x.astype("float32")
+        x = x - jnp.mean(x, -1, keepdims=True)
+        return (x * jax.lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5) * scale).astype(dtype)
 
     def loss(weights: Any, tokens: jax.Array) -> jax.Array:
         embedded = weights["embed"].at[tokens].get(out_sharding=place)

@@ -78,13 +78,12 @@ def decide_once(
         PolicyError, RangeError: as ``decide`` does.
     """
     folder = _folder() if len(graph.nodes) >= FEWEST_NODES else None
-    if folder is None:
-        return decide(graph, resolved, can, assumptions=assumptions, weights=weights)
-    path = folder / key_of(graph, resolved, assumptions, weights)
-    found = _read(path, graph)
+    path = folder and folder / key_of(graph, resolved, assumptions, weights)
+    found = path and _read(path, graph)
     if found is None:
         found = decide(graph, resolved, can, assumptions=assumptions, weights=weights)
-        _write(path, found)
+        if path is not None:
+            _write(path, found)
     return found
 
 
@@ -193,10 +192,10 @@ def _read(path: Path, graph: Graph) -> Decisions | None:
     if hashlib.sha256(content).digest() != digest:
         return None
     given, *stages = _Reader(io.BytesIO(zlib.decompress(content))).load()
-    values = list(graph.values)
-    for value in given:
-        values[value] = dataclasses.replace(values[value], given=Paint.HALF)
     if given:
+        values = list(graph.values)
+        for value in given:
+            values[value] = dataclasses.replace(values[value], given=Paint.HALF)
         graph = dataclasses.replace(graph, values=tuple(values))
     return Decisions(graph, *stages)
 

@@ -45,7 +45,7 @@ from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running import backward
 from duotone.jaxpr.running.derived import DerivedRunner
 from duotone.jaxpr.running.inside import collection_now
-from duotone.jaxpr.running.jaxprs import add_once
+from duotone.jaxpr.running.jaxprs import add_note_once
 from duotone.jaxpr.running.own_jit import when_decided
 from duotone.jaxpr.running.passes import Passes
 from duotone.jaxpr.running.run import Runner
@@ -120,7 +120,7 @@ class FunctionSettings:
             try:
                 return run(args, kwargs)
             except FloatingPointError as error:
-                add_once(error, "")
+                add_note_once(error, "")
                 raise
 
     def _make_runner(self) -> Call:

@@ -98,25 +98,26 @@ def _scanned(checkpoint: bool) -> Any:
     return make
 
 
+def _norm(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
 def _block(mesh: Any) -> Any:
     """A transformer block as Megatron divides it: heads and hidden units over ``model``."""
 
     def on(x: Any, *spec: Any) -> Any:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
-    def norm(x: Any) -> Any:
-        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-
     def loss(weights: Any, ids: Any) -> Any:
         x = on(weights["embed"][ids], "data")
-        h = norm(x)
+        h = _norm(x)
         q, k, v = (
             on(jnp.einsum("btd,dhe->bhte", h, weights[name]), "data", "model") for name in "qkv"
         )
         mixed = jax.nn.softmax(jnp.einsum("bhte,bhse->bhts", q, k) / 2.0) @ v
         x = on(x + jnp.einsum("bhte,hed->btd", mixed, weights["o"]), "data")
-        x = x + jax.nn.gelu(on(norm(x) @ weights["up"], "data", None, "model")) @ weights["down"]
-        logits = norm(on(x, "data")) @ weights["embed"].T
+        x = x + jax.nn.gelu(on(_norm(x) @ weights["up"], "data", None, "model")) @ weights["down"]
+        logits = _norm(on(x, "data")) @ weights["embed"].T
         picked = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], -1)
         return -picked.mean()
 
@@ -266,20 +267,23 @@ def _partly(mesh: Any) -> Any:
     return loss, _layers(), X
 
 
+@jax.custom_vjp
+def _clipped(x: Any) -> Any:
+    return jnp.tanh(x)
+
+
+_clipped.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * (1 - jnp.tanh(x) ** 2),))
+
+
 def _nested(mesh: Any) -> Any:
     """Inner ``jit`` with shardings, a derivative of one's own, kept dots, a loop, a branch."""
     place = NamedSharding(mesh, P("data"))
 
-    @jax.custom_vjp
-    def clipped(x: Any) -> Any:
-        return jnp.tanh(x)
-
-    clipped.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * (1 - jnp.tanh(x) ** 2),))
     inner = jax.jit(lambda x, w: x @ w, out_shardings=place)
 
     def loss(weights: Any, x: Any) -> Any:
         saved = jax.checkpoint(
-            lambda x, w: clipped(inner(x, w["w"])),
+            lambda x, w: _clipped(inner(x, w["w"])),
             policy=jax.checkpoint_policies.dots_saveable,
         )
         x = saved(x, weights[0])
@@ -332,19 +336,16 @@ def _explicit_block(mesh: Any) -> Any:
 def _explicit_attention(mesh: Any) -> Any:
     """Heads over ``model``."""
 
-    def norm(x: Any) -> Any:
-        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-
     def loss(weights: Any, ids: Any) -> Any:
         x = weights["embed"].at[ids].get(out_sharding=P("data"))
-        q, k, v = (jnp.einsum("btd,dhe->bhte", norm(x), weights[name]) for name in "qkv")
+        q, k, v = (jnp.einsum("btd,dhe->bhte", _norm(x), weights[name]) for name in "qkv")
         scores = jnp.einsum("bhte,bhse->bhts", q, k) / 2.0
         weighed = jax.nn.softmax(jnp.where(jnp.tri(ids.shape[1], dtype=bool), scores, -1e9))
         mixed = jnp.einsum("bhts,bhse->bhte", weighed, v)
         x = x + jnp.einsum("bhte,hed->btd", mixed, weights["o"], out_sharding=P("data"))
-        hidden = jax.nn.gelu(jnp.einsum("btd,df->btf", norm(x), weights["up"]))
+        hidden = jax.nn.gelu(jnp.einsum("btd,df->btf", _norm(x), weights["up"]))
         x = x + jnp.einsum("btf,fd->btd", hidden, weights["down"], out_sharding=P("data"))
-        logits = jnp.einsum("btd,vd->btv", norm(x), weights["embed"])
+        logits = jnp.einsum("btd,vd->btv", _norm(x), weights["embed"])
         picked = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], -1)
         return -picked.mean()
 
@@ -354,15 +355,9 @@ def _explicit_attention(mesh: Any) -> Any:
 def _explicit_nested(mesh: Any) -> Any:
     """A derivative of one's own, kept dots, a loop, a branch."""
 
-    @jax.custom_vjp
-    def clipped(x: Any) -> Any:
-        return jnp.tanh(x)
-
-    clipped.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * (1 - jnp.tanh(x) ** 2),))
-
     def loss(weights: Any, x: Any) -> Any:
         saved = jax.checkpoint(
-            lambda x, w: clipped(x @ w["w"]), policy=jax.checkpoint_policies.dots_saveable
+            lambda x, w: _clipped(x @ w["w"]), policy=jax.checkpoint_policies.dots_saveable
         )
         x = saved(x, weights[0])
         x = lax.cond(jnp.sum(x) > 1e6, lambda x: x, lambda x: _layer(x, weights[1]), x)

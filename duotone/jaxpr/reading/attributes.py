@@ -69,6 +69,12 @@ def _sharded(eqn: _jax.Eqn) -> bool:
     return any(has_sharded_type(var.aval) for var in eqn.invars)
 
 
+def has_sharded_type(aval: Any) -> bool:
+    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
+    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
+
+
 def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
     """Returns the sizes of a batch of matrix products: batch, rows, terms, columns."""
     (contracted, _), (batch, _) = numbers
@@ -216,9 +222,3 @@ _ATTRIBUTES: dict[str, _Read] = {
     "gather": _gather,
 }
 """By primitive; called once for each equation, so these functions must be cheap."""
-
-
-def has_sharded_type(aval: Any) -> bool:
-    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
-    axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
-    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)

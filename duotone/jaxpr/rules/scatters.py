@@ -27,7 +27,8 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
     count = None if indices is None else most_updates(eqn, indices)
     if count is not None:
         found["updates"] = float(count)
-    if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):
+    sizes = [size for var in eqn.invars for size in var.aval.shape]
+    if all(isinstance(size, int) for size in sizes) and _adds_once(eqn):
         found["once"] = 1.0
     return found
 
@@ -66,14 +67,6 @@ def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
         hit = same if hit is None else lax.bitwise_and(hit, same)
     added = lax.add(operand, lax.broadcast_in_dim(update, operand.shape, range(operand.ndim)))
     return lax.select(hit, added, operand)
-
-
-def _is_plain(var: Any) -> bool:
-    """Returns True if all sizes of a variable are known, and its type shards no axis.
-
-    For a sharded variable, new arrays would have to name the mesh.
-    """
-    return all(isinstance(size, int) for size in var.aval.shape)
 
 
 def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:

@@ -81,7 +81,7 @@ def call_of(jaxpr: _jax.ClosedJaxpr, name: str) -> Callable[..., list[Any]]:
     return call
 
 
-def add_once(error: FloatingPointError, note: str) -> None:
+def add_note_once(error: FloatingPointError, note: str) -> None:
     """Adds a note and :func:`duotone.blame` to an error of ``jax_debug_nans``, the first time."""
     remedy = "duotone.blame compares every value with float32 and says what to keep full"
     if not any(remedy in added for added in getattr(error, "__notes__", ())):

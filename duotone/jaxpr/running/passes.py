@@ -103,17 +103,16 @@ def _mapped(
 ) -> Passes:
     """Returns the passes of a program that is mapped over dimensions of its operands."""
     types = tuple(map(jax.typeof, operands))
-    sharded = any(map(has_sharded_type, types))
-    key = dims, size, types if sharded else ()
+    key = dims, size, types if any(map(has_sharded_type, types)) else ()
     if key not in passes.mapped:  # JAX keeps a compiled program for each value of a parameter
-        passes.mapped[key] = _map(passes, dims, size, types if sharded else None)
+        passes.mapped[key] = _map(passes, *key)
     return passes.mapped[key]
 
 
 def _map(
-    passes: Passes, dims: tuple[int | None, ...], size: int, operands: Sequence[Any] | None
+    passes: Passes, dims: tuple[int | None, ...], size: int, sharded: tuple[Any, ...]
 ) -> Passes:
-    """Maps the passes; the types of ``operands`` are given if shardings are part of them."""
+    """Maps the passes; ``sharded`` are the operands' types if shardings are part of them."""
     residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -124,11 +123,11 @@ def _map(
             for x, dim in zip(made, linear, strict=True)
         ]
 
-    if operands is None:
-        types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)
-    else:
+    if sharded:
         each = jax.vmap(functools.partial(_calculate, passes=passes), dims, axis_size=size)
-        types = tuple(jax.make_jaxpr(each)(*operands).out_avals)
+        types = tuple(jax.make_jaxpr(each)(*sharded).out_avals)
+    else:
+        types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)
     return dataclasses.replace(passes, backward=backward, types=types)
 
 

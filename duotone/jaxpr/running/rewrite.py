@@ -30,7 +30,7 @@ from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
 from duotone.jaxpr.running.env import Env
-from duotone.jaxpr.running.jaxprs import add_once
+from duotone.jaxpr.running.jaxprs import add_note_once
 from duotone.precision.casts.cast_plan import casting_inside
 
 _FULL, _HALF = Paint.FULL, Paint.HALF  # bound once: these are hot
@@ -222,7 +222,7 @@ class Rewriter:
                 with self.mark(step.first):
                     results = self._results(step, env)
         except FloatingPointError as error:  # of `jax_debug_nans`, which runs each step by itself
-            add_once(error, f"{step.eqn.primitive.name} is at {_jax.source_line(step.eqn)}")
+            add_note_once(error, f"{step.eqn.primitive.name} is at {_jax.source_line(step.eqn)}")
             raise
         for value, (paint, array) in zip(step.outputs, results, strict=True):
             if paint is _HALF and value in self.recompute.rounded_once:

@@ -8,7 +8,6 @@ stores its measurements by the index of a value in the graph, so they hold for o
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import hashlib
 import re
@@ -19,6 +18,7 @@ from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
 from duotone.precision.ranges.find import Assumptions, Measured
 from duotone.precision.ranges.interval import Interval, meet, words
+from duotone.text import suggestions
 
 
 def assume(
@@ -97,12 +97,12 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
 
     Prefers a name similar to the whole pattern, else one with a part similar to its longest part.
     """
-    close = difflib.get_close_matches(pattern, names, n=1)
+    close = suggestions.nearest(pattern, names)
     if close:
         return close[0]
     having = {part: name for name in reversed(names) for part in name.split("/")}
     for part in sorted((part.strip("*?") for part in pattern.split("/")), key=len, reverse=True):
-        for near in difflib.get_close_matches(part, having, n=1, cutoff=0.75):
+        for near in suggestions.nearest(part, having, cutoff=0.75):
             return having[near]
     return ""
 
